@@ -1,0 +1,3 @@
+module github.com/toolherd/toolherd/migrations
+
+go 1.26.0
