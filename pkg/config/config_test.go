@@ -1,0 +1,134 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+
+	"github.com/toolherd/toolherd/pkg/fault"
+)
+
+func write(t *testing.T, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "toolherd.yaml")
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func load(t *testing.T, environ []string, args ...string) (Config, error) {
+	t.Helper()
+	fs := pflag.NewFlagSet("up", pflag.ContinueOnError)
+	Register(fs, Defaults())
+	if err := fs.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	return Load(Source{Flags: fs, Environ: environ})
+}
+
+// CFG-059
+func TestFlagBeatsEnvironmentBeatsFileBeatsDefault(t *testing.T) {
+	path := write(t, "listen: 127.0.0.1:1\nlog_level: debug\nlog_format: json\ntoolproxy: {max_sessions: 7, session_idle_timeout: 3m, max_message_bytes: 2MiB}\npeers: {registry: file:1}\n")
+	cfg, err := load(t, []string{"TOOLHERD_LISTEN=127.0.0.1:2", "TOOLHERD_LOG_LEVEL=warn", "TOOLHERD_TOOLPROXY_START_CONCURRENCY=3",
+		"TOOLHERD_REGISTRY=env:1", "TOOLHERD_REGISTRY_MAX_TOOL_NAME_LENGTH=100", "TOOLHERD_UNRELATED=x"}, "--listen", "127.0.0.1:3", "--config", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Defaults()
+	want.Listen, want.LogLevel, want.LogFormat = "127.0.0.1:3", "warn", "json"
+	want.MCPConfigFrom = "mcp_config"
+	want.Toolproxy.MaxSessions, want.Toolproxy.SessionIdleTimeout = 7, 3*time.Minute
+	want.Toolproxy.MaxMessageBytes, want.Toolproxy.StartConcurrency = 2<<20, 3
+	want.Peers.Registry, want.Registry.MaxToolNameLength = "env:1", 100
+	if diff := cmp.Diff(want, cfg); diff != "" {
+		t.Fatalf("configuration (-want +got):\n%s", diff)
+	}
+}
+
+// CFG-059
+func TestUnknownKeyStopsTheStartWithANearMatch(t *testing.T) {
+	for content, near := range map[string]string{
+		"toolproxy: {max_sesions: 1}": "toolproxy.max_sessions",
+		"lissten: x":                  "listen",
+		"qqqqqqqqqqqqqqqqqqqqq: 1":    "",
+	} {
+		_, err := load(t, nil, "--config", write(t, content))
+		if !fault.Is(err, fault.ConfigInvalid) || !strings.Contains(err.Error(), "unknown key") {
+			t.Fatalf("%s: got %v, want an unknown key", content, err)
+		}
+		if near != "" && !strings.Contains(err.Error(), "did you mean \""+near+"\"") {
+			t.Fatalf("%s: got %v, want the near match %s", content, err, near)
+		}
+	}
+}
+
+func TestWrongValuesNameKeyValueAndWhatIsRight(t *testing.T) {
+	for content, want := range map[string]string{
+		"log_level: loud":                           "log_level",
+		"toolproxy: {replicas: few}":                "toolproxy.replicas",
+		"toolproxy: {max_sessions: 0}":              "toolproxy.max_sessions",
+		"toolproxy: {session_idle_timeout: soon}":   "session_idle_timeout",
+		"toolproxy: {max_message_bytes: 1}":         "toolproxy.max_message_bytes",
+		"toolproxy: {max_message_bytes: lots}":      "max_message_bytes",
+		"registry: {source: magic}":                 "registry.source",
+		"tls: {cert_file: a}":                       "cert_file and key_file together",
+		"tls: {client_ca_file: a}":                  "tls.client_ca_file",
+		"listen: [a, {b: c}]":                       "listen",
+		"listen: a\nlisten: b":                      "listen",
+		"registry: {max_tool_name_length: 4}":       "16..128",
+		"no_mcp: true\nmcp_config: [a.json]":        "no_mcp",
+		"toolproxy: {max_message_bytes: 99999GiB}":  "max_message_bytes",
+		"toolproxy: {max_message_bytes: \"-1MiB\"}": "max_message_bytes",
+	} {
+		_, err := load(t, nil, "--config", write(t, content))
+		if !fault.Is(err, fault.ConfigInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want CONFIG_INVALID with %q", content, err, want)
+		}
+	}
+	if _, err := load(t, nil, "--config", filepath.Join(t.TempDir(), "none.yaml")); !fault.Is(err, fault.ConfigInvalid) {
+		t.Errorf("missing file: got %v", err)
+	}
+}
+
+func TestExplicitServerFilesKeepTheirOrder(t *testing.T) {
+	cfg, err := load(t, []string{"TOOLHERD_MCP_CONFIG=x.json", legacyMCPConfig + "=old.json"}, "--mcp-config", "a.json", "--mcp-config", "b,c.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"a.json", "b,c.json"}, cfg.MCPConfig); diff != "" || cfg.MCPConfigFrom != "--mcp-config" {
+		t.Fatalf("from %s (-want +got):\n%s", cfg.MCPConfigFrom, diff)
+	}
+	cfg, err = load(t, []string{"TOOLHERD_MCP_CONFIG=x.json:y.json", legacyMCPConfig + "=old.json"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"x.json", "y.json"}, cfg.MCPConfig); diff != "" || cfg.MCPConfigFrom != "TOOLHERD_MCP_CONFIG" {
+		t.Fatalf("from %s (-want +got):\n%s", cfg.MCPConfigFrom, diff)
+	}
+	cfg, err = load(t, []string{legacyMCPConfig + "=old.json"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"old.json"}, cfg.MCPConfig); diff != "" || cfg.MCPConfigFrom != legacyMCPConfig {
+		t.Fatalf("from %s (-want +got):\n%s", cfg.MCPConfigFrom, diff)
+	}
+}
+
+func TestEveryKeyCanComeFromTheEnvironment(t *testing.T) {
+	seen := map[string]string{}
+	for _, k := range keys() {
+		if other, dup := seen[k.env]; dup {
+			t.Errorf("%s and %s share the variable TOOLHERD_%s", other, k.path, k.env)
+		}
+		seen[k.env] = k.path
+	}
+	if len(seen) < 25 {
+		t.Fatalf("only %d keys found", len(seen))
+	}
+}
