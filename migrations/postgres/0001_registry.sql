@@ -2,9 +2,10 @@
 -- +goose Up
 
 create table registry_snapshot (
-    snapshot_id text        not null,
-    content     json        not null,
-    create_time timestamptz not null,
+    snapshot_id  text        not null,
+    content      json        not null,
+    server_count integer     not null,
+    create_time  timestamptz not null,
 
     constraint registry_snapshot_pk primary key (snapshot_id),
     constraint registry_snapshot_snapshot_id_ck check (snapshot_id ~ '^snap_[0-9a-f]{32}$')

@@ -4,9 +4,10 @@
 -- Immutable configurations, content-addressed: rows are inserted and pruned, never updated. Content keeps the bytes
 -- that snapshot_id hashes, and holds no secret.
 create table registry_snapshot (
-    snapshot_id text    not null,
-    content     text    not null,
-    create_time integer not null, -- milliseconds since 1970, UTC
+    snapshot_id  text    not null,
+    content      text    not null,
+    server_count integer not null,
+    create_time  integer not null, -- milliseconds since 1970, UTC
 
     constraint registry_snapshot_pk primary key (snapshot_id),
     constraint registry_snapshot_snapshot_id_ck check (
