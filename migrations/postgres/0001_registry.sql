@@ -4,7 +4,7 @@
 create table registry_snapshot (
     snapshot_id  text        not null,
     content      json        not null,
-    server_count integer     not null,
+    server_count integer     not null default 0,
     create_time  timestamptz not null,
 
     constraint registry_snapshot_pk primary key (snapshot_id),

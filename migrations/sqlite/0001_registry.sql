@@ -6,7 +6,7 @@
 create table registry_snapshot (
     snapshot_id  text    not null,
     content      text    not null,
-    server_count integer not null,
+    server_count integer not null default 0,
     create_time  integer not null, -- milliseconds since 1970, UTC
 
     constraint registry_snapshot_pk primary key (snapshot_id),
