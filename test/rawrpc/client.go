@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"sync"
 )
 
@@ -191,6 +192,9 @@ func (c *Stdio) Done() <-chan struct{} { return c.done }
 func (c *Stdio) Close() error {
 	err := c.in.Close()
 	<-c.done
+	if errors.Is(err, os.ErrClosed) {
+		return nil // the end of the process closed it
+	}
 	return err
 }
 
