@@ -133,11 +133,17 @@ func option(text string, i int) (Span, bool) {
 	for start > 0 && i-start < maxName && isName(text[start-1]) {
 		start--
 	}
-	if !strings.HasPrefix(text[start:i], "-") || !endsSecret(text[start:i]) {
+	if !IsSecretOption(text[start:i]) {
 		return Span{}, false
 	}
 	s, ok := value(text, i)
 	return s, ok && text[s.Start] != '-'
+}
+
+// IsSecretOption reports whether argument is a command-line option, such as --api-key, whose value is the next argument
+// and a secret.
+func IsSecretOption(argument string) bool {
+	return strings.HasPrefix(argument, "-") && !strings.Contains(argument, "=") && endsSecret(argument)
 }
 
 // value finds the value that begins at or after i on the same line.

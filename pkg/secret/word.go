@@ -2,10 +2,10 @@ package secret
 
 import "strings"
 
-// words are the names of credentials. A key that holds one as a whole run of its words looks secret.
+// words are the names of credentials, in the form that normalize gives.
 var words = [...]string{
-	"api_key", "apikey", "access_key", "private_key", "client_secret", "secret", "token", "password", "passwd",
-	"credential", "credentials", "authorization", "bearer",
+	"_api_key_", "_apikey_", "_access_key_", "_private_key_", "_client_secret_", "_secret_", "_token_", "_password_",
+	"_passwd_", "_credential_", "_credentials_", "_authorization_", "_bearer_",
 }
 
 // LooksSecret reports whether key names a credential: split at camelCase humps and at everything that is not a letter
@@ -13,7 +13,7 @@ var words = [...]string{
 func LooksSecret(key string) bool {
 	n := normalize(key)
 	for _, w := range words {
-		if strings.Contains(n, "_"+w+"_") {
+		if strings.Contains(n, w) {
 			return true
 		}
 	}
@@ -25,7 +25,7 @@ func LooksSecret(key string) bool {
 func endsSecret(name string) bool {
 	n := normalize(name)
 	for _, w := range words {
-		if strings.HasSuffix(n, "_"+w+"_") {
+		if strings.HasSuffix(n, w) {
 			return true
 		}
 	}
