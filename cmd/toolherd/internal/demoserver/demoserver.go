@@ -1,0 +1,75 @@
+// Package demoserver is the MCP server behind `toolherd demo-server`: a handful of small tools that show
+// a newcomer what passes through Toolherd, without a network, a key or anything to install.
+//
+// Its tools touch nothing outside the process and never return a secret: env_names tells names, not
+// values. All of them return structured content that an output schema describes.
+package demoserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// Options are what a demo server may be told. The zero value is useful.
+type Options struct {
+	// Version is the version the server introduces itself with; "dev" when empty.
+	Version string
+	// Log gets what the MCP SDK has to say; nothing is logged when nil. Over stdio it must not write to
+	// the stream that the server answers on.
+	Log *slog.Logger
+}
+
+const instructions = "Tools to try Toolherd with. Call counter twice in one thread, then in another, " +
+	"to see which process answers; call slow_count to see progress."
+
+// New makes a demo server with its own state: the counter of one server is not that of another. It can
+// serve several connections, which then share that state.
+func New(o Options) *mcp.Server {
+	if o.Version == "" {
+		o.Version = "dev"
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	s := mcp.NewServer(
+		&mcp.Implementation{Name: "toolherd-demo", Title: "Toolherd demo server", Version: o.Version},
+		&mcp.ServerOptions{Instructions: instructions, Logger: o.Log},
+	)
+	addTools(s, time.Now())
+	return s
+}
+
+// Run serves one client over a pair of line streams, as a stdio server does, until in ends or ctx ends.
+// Both are a clean end and return nil. Run closes in and out when they can be closed; a read from in that
+// cannot be interrupted stays behind when ctx ends first.
+func Run(ctx context.Context, in io.Reader, out io.Writer, o Options) error {
+	err := New(o).Run(ctx, &mcp.IOTransport{Reader: readCloser(in), Writer: writeCloser(out)})
+	if err != nil && ctx.Err() == nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("serve demo tools: %w", err)
+	}
+	return nil
+}
+
+func readCloser(r io.Reader) io.ReadCloser {
+	if rc, ok := r.(io.ReadCloser); ok {
+		return rc
+	}
+	return io.NopCloser(r)
+}
+
+func writeCloser(w io.Writer) io.WriteCloser {
+	if wc, ok := w.(io.WriteCloser); ok {
+		return wc
+	}
+	return nopCloser{w}
+}
+
+type nopCloser struct{ io.Writer }
+
+func (nopCloser) Close() error { return nil }
