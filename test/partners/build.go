@@ -65,22 +65,26 @@ func built(t testing.TB, build func() (string, error)) string {
 	return path
 }
 
-// build compiles the main package in a directory of the repository. The path it returns carries the
-// hash of the content, so that a rebuild never changes a program that another process is running.
+// build compiles the main package in a directory of the repository.
 func build(dir ...string) (string, error) {
+	return goBuild(filepath.Join(dir...), ".", dir[len(dir)-1])
+}
+
+// goBuild compiles a main package, named from a directory of the repository. The path it returns carries the hash of
+// the content, so that a rebuild never changes a program that another process is running.
+func goBuild(dir, pkg, name string, env ...string) (string, error) {
 	root, err := root()
 	if err != nil {
 		return "", err
 	}
-	source := filepath.Join(append([]string{root}, dir...)...)
 	cache := filepath.Join(root, ".cache", "go")
-	name := dir[len(dir)-1]
 	latest, path := filepath.Join(cache, "latest", name), ""
 	err = locked(filepath.Join(cache, name+".lock"), func() error {
-		cmd := exec.Command("go", "build", "-o", latest, ".")
-		cmd.Dir = source
+		cmd := exec.Command("go", "build", "-o", latest, pkg)
+		cmd.Dir = filepath.Join(root, dir)
+		cmd.Env = append(os.Environ(), env...)
 		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("go build in %s: %w\n%s", source, err, out)
+			return fmt.Errorf("go build %s in %s: %w\n%s", pkg, dir, err, out)
 		}
 		sum, err := hash(latest)
 		if err != nil {
