@@ -34,11 +34,12 @@ type Source struct {
 	Base *Config
 }
 
-// Register adds the flags of every key that has one, and --config, to fs. Their defaults are those of base.
-func Register(fs *pflag.FlagSet, base Config) {
+// Register adds --config and the flags of every key that has one to fs, or only those named. Their defaults are those
+// of base.
+func Register(fs *pflag.FlagSet, base Config, only ...string) {
 	fs.String("config", "", "toolherd.yaml to read; an unknown key in it is an error")
 	for _, k := range keys() {
-		if k.flag == "" {
+		if k.flag == "" || len(only) > 0 && !slices.Contains(only, k.flag) {
 			continue
 		}
 		v := reflect.ValueOf(base).FieldByIndex(k.index)
