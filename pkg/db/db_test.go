@@ -81,7 +81,7 @@ func TestWriteTxRollsBackOnErrorAndPanic(t *testing.T) {
 		t.Errorf("WriteTx returned %v, want fn's error", err)
 	}
 	func() {
-		defer func() { recover() }() //nolint:errcheck // the panic below
+		defer func() { recover() }()
 		d.WriteTx(ctx, func(tx *sql.Tx) error {
 			if _, err := tx.ExecContext(ctx, "insert into t values (2)"); err != nil {
 				t.Error(err)

@@ -66,7 +66,7 @@ func (d *DB) migratePostgres(ctx context.Context) ([]*goose.MigrationResult, err
 		return nil, err
 	}
 	conns := stdlib.OpenDBFromPool(d.pool)
-	defer conns.Close() // the pool stays open
+	defer conns.Close() //nolint:errcheck // the pool stays open, and there is nothing else to close
 	return d.apply(ctx, goose.DialectPostgres, conns, goose.WithSessionLocker(locker))
 }
 
@@ -130,7 +130,7 @@ func (d *DB) appliedVersions(ctx context.Context) (map[int64]bool, error) {
 	conns, table := d.read, "select exists (select 1 from sqlite_schema where type = 'table' and name = '"+versionTable+"')"
 	if d.engine == Postgres {
 		conns = stdlib.OpenDBFromPool(d.pool)
-		defer conns.Close() // the pool stays open
+		defer conns.Close() //nolint:errcheck // the pool stays open, and there is nothing else to close
 		table = "select exists (select from pg_tables where schemaname = current_schema() and tablename = '" + versionTable + "')"
 	}
 	var exists bool
@@ -141,7 +141,7 @@ func (d *DB) appliedVersions(ctx context.Context) (map[int64]bool, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer rows.Close()
+	defer rows.Close() //nolint:errcheck // rows.Err says whether all were read
 	applied := map[int64]bool{}
 	for rows.Next() {
 		var version int64

@@ -73,7 +73,7 @@ func TestRevisionsRise(t *testing.T) {
 		for _, id := range []string{snapshotA, snapshotB, snapshotA} {
 			var revision int64
 			q := "insert into registry_activation (snapshot_id, activate_time, actor, reason) values ($1, " + now(d) + ", 'ada', '') returning revision"
-			row := interface{ Scan(...any) error }(nil)
+			var row interface{ Scan(dest ...any) error }
 			if d.Engine() == db.Postgres {
 				row = d.Pool().QueryRow(t.Context(), q, id)
 			} else {

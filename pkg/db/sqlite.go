@@ -3,6 +3,7 @@ package db
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -39,8 +40,7 @@ func (d *DB) openSQLite(ctx context.Context, cfg Config) error {
 		readers = max(4, runtime.NumCPU())
 	}
 	if d.read, err = openSQLitePool(ctx, sqliteDSN(path, true), readers); err != nil {
-		d.write.Close()
-		return d.notSQLite(err)
+		return d.notSQLite(errors.Join(err, d.write.Close()))
 	}
 	return nil
 }
@@ -58,8 +58,7 @@ func openSQLitePool(ctx context.Context, dsn string, conns int) (*sql.DB, error)
 	pool.SetMaxOpenConns(conns)
 	pool.SetMaxIdleConns(conns)
 	if err := touch(ctx, pool); err != nil {
-		pool.Close()
-		return nil, err
+		return nil, errors.Join(err, pool.Close())
 	}
 	return pool, nil
 }

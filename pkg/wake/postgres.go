@@ -75,7 +75,7 @@ func (p *Postgres) Run(ctx context.Context) error {
 		began := time.Now()
 		err := p.listen(ctx, delays.Attempts() > 0)
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // the connection was given up because of ctx
 		}
 		if time.Since(began) > probeInterval { // else a server that hangs up at once would be asked at once again
 			delays.Reset()
@@ -87,7 +87,7 @@ func (p *Postgres) Run(ctx context.Context) error {
 		}
 		p.log.Log(ctx, level, "no wake-ups from other processes, polling until they are back", "err", err, "retry_in", delay)
 		if backoff.Sleep(ctx, delay) != nil {
-			return nil
+			return nil //nolint:nilerr // only ctx ends the wait, and its end is how Run ends
 		}
 	}
 }

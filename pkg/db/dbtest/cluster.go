@@ -36,53 +36,53 @@ func sharedDSN(ctx context.Context) (string, error) {
 
 // Cluster is a Postgres server of one test, which may stop and start it. Its methods fail the test that made it.
 type Cluster struct {
-	t testing.TB
-	s *server
+	tb testing.TB
+	s  *server
 }
 
 // NewCluster starts a private server and removes it when the test ends. Settings are name=value pairs of
 // postgresql.conf that override those of this package, such as "fsync=on". It needs binaries; TOOLHERD_TEST_POSTGRES
 // does not serve it.
-func NewCluster(t testing.TB, settings ...string) *Cluster {
-	t.Helper()
-	s, err := newServer(t.Context(), settings)
+func NewCluster(tb testing.TB, settings ...string) *Cluster {
+	tb.Helper()
+	s, err := newServer(tb.Context(), settings)
 	if err != nil {
-		t.Fatalf("no Postgres to test with: %v", err)
+		tb.Fatalf("no Postgres to test with: %v", err)
 	}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		if err := s.remove(); err != nil {
-			t.Errorf("remove the Postgres server: %v", err)
+			tb.Errorf("remove the Postgres server: %v", err)
 		}
 	})
-	return &Cluster{t: t, s: s}
+	return &Cluster{tb: tb, s: s}
 }
 
 // DSN returns the DSN of a new schema, migrated. It stays the same over [Cluster.Stop] and [Cluster.Start].
-func (c *Cluster) DSN(t testing.TB, opts ...Option) string {
-	t.Helper()
-	dsn, _ := newSchema(t, c.s.dsn(), opts)
+func (c *Cluster) DSN(tb testing.TB, opts ...Option) string {
+	tb.Helper()
+	dsn, _ := newSchema(tb, c.s.dsn(), opts)
 	return dsn
 }
 
 // Open returns a pool on a new schema, migrated, and closes it when the test ends.
-func (c *Cluster) Open(t testing.TB, opts ...Option) *db.DB {
-	t.Helper()
-	return open(t, db.Config{PostgresDSN: c.DSN(t, Unmigrated())}, collect(opts))
+func (c *Cluster) Open(tb testing.TB, opts ...Option) *db.DB {
+	tb.Helper()
+	return open(tb, db.Config{PostgresDSN: c.DSN(tb, Unmigrated())}, collect(opts))
 }
 
 // Stop ends the server at once, as a crash would: connections break, committed transactions are kept. It returns when
 // the server has gone; a server that is stopped stays stopped.
 func (c *Cluster) Stop() {
-	c.t.Helper()
+	c.tb.Helper()
 	if err := c.s.stop(); err != nil {
-		c.t.Fatalf("stop Postgres: %v", err)
+		c.tb.Fatalf("stop Postgres: %v", err)
 	}
 }
 
 // Start starts the server again after [Cluster.Stop] and returns when it accepts connections.
 func (c *Cluster) Start() {
-	c.t.Helper()
-	if err := c.s.start(c.t.Context()); err != nil {
-		c.t.Fatalf("start Postgres: %v", err)
+	c.tb.Helper()
+	if err := c.s.start(c.tb.Context()); err != nil {
+		c.tb.Fatalf("start Postgres: %v", err)
 	}
 }

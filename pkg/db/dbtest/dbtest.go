@@ -47,90 +47,90 @@ func Each(t *testing.T, test func(t *testing.T, d *db.DB), opts ...Option) {
 
 // SQLite returns a database in a new file, migrated, and closes it when the test ends. It may be used in a
 // synctest bubble.
-func SQLite(t testing.TB, opts ...Option) *db.DB {
-	t.Helper()
-	return open(t, db.Config{SQLitePath: filepath.Join(t.TempDir(), "toolherd.db")}, collect(opts))
+func SQLite(tb testing.TB, opts ...Option) *db.DB {
+	tb.Helper()
+	return open(tb, db.Config{SQLitePath: filepath.Join(tb.TempDir(), "toolherd.db")}, collect(opts))
 }
 
 // Postgres returns a pool on a new schema, migrated, and closes it when the test ends.
-func Postgres(t testing.TB, opts ...Option) *db.DB {
-	t.Helper()
-	return open(t, db.Config{PostgresDSN: DSN(t, Unmigrated())}, collect(opts))
+func Postgres(tb testing.TB, opts ...Option) *db.DB {
+	tb.Helper()
+	return open(tb, db.Config{PostgresDSN: DSN(tb, Unmigrated())}, collect(opts))
 }
 
 // DSN returns the DSN of a new schema, migrated, for processes and for pools that a test opens itself. The schema is
 // named by the DSN's search_path and dropped when the test ends; by then no transaction may be open in it.
-func DSN(t testing.TB, opts ...Option) string {
-	t.Helper()
-	admin, err := sharedDSN(t.Context())
+func DSN(tb testing.TB, opts ...Option) string {
+	tb.Helper()
+	admin, err := sharedDSN(tb.Context())
 	if err != nil {
-		t.Fatalf("no Postgres to test with: %v", err)
+		tb.Fatalf("no Postgres to test with: %v", err)
 	}
-	dsn, schema := newSchema(t, admin, opts)
-	t.Cleanup(func() { dropSchema(t, admin, schema) })
+	dsn, schema := newSchema(tb, admin, opts)
+	tb.Cleanup(func() { dropSchema(tb, admin, schema) })
 	return dsn
 }
 
-func open(t testing.TB, cfg db.Config, o options) *db.DB {
-	t.Helper()
+func open(tb testing.TB, cfg db.Config, o options) *db.DB {
+	tb.Helper()
 	cfg.MaxConns = o.maxConns
-	d, err := db.Open(t.Context(), cfg)
+	d, err := db.Open(tb.Context(), cfg)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		if err := d.Close(); err != nil {
-			t.Errorf("close %s: %v", d, err)
+			tb.Errorf("close %s: %v", d, err)
 		}
 	})
 	if !o.unmigrated {
-		if err := d.Migrate(t.Context()); err != nil {
-			t.Fatal(err)
+		if err := d.Migrate(tb.Context()); err != nil {
+			tb.Fatal(err)
 		}
 	}
 	return d
 }
 
 // newSchema creates a schema on the server of the DSN admin and returns a DSN that leads to it, and its name.
-func newSchema(t testing.TB, admin string, opts []Option) (dsn, schema string) {
-	t.Helper()
+func newSchema(tb testing.TB, admin string, opts []Option) (dsn, schema string) {
+	tb.Helper()
 	random := make([]byte, 8)
-	rand.Read(random) //nolint:errcheck // never fails
+	rand.Read(random)
 	schema = "test_" + hex.EncodeToString(random)
-	execute(t.Context(), t, admin, "create schema "+schema)
+	execute(tb.Context(), tb, admin, "create schema "+schema)
 	dsn = withSearchPath(admin, schema)
 	if !collect(opts).unmigrated {
-		d, err := db.Open(t.Context(), db.Config{PostgresDSN: dsn, MaxConns: 1})
+		d, err := db.Open(tb.Context(), db.Config{PostgresDSN: dsn, MaxConns: 1})
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
-		err = d.Migrate(t.Context())
-		d.Close() //nolint:errcheck // a pool closes without an error
+		err = d.Migrate(tb.Context())
+		d.Close()
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 	}
 	return dsn, schema
 }
 
-func dropSchema(t testing.TB, admin, schema string) {
-	t.Helper()
+func dropSchema(tb testing.TB, admin, schema string) {
+	tb.Helper()
 	// The test's own context has ended by now. A lock that someone still holds fails the test instead of hanging it.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), 20*time.Second)
 	defer cancel()
-	execute(ctx, t, admin, "set lock_timeout = '10s'; set client_min_messages = warning; drop schema if exists "+schema+" cascade")
+	execute(ctx, tb, admin, "set lock_timeout = '10s'; set client_min_messages = warning; drop schema if exists "+schema+" cascade")
 }
 
-func execute(ctx context.Context, t testing.TB, dsn, statements string) {
-	t.Helper()
+func execute(ctx context.Context, tb testing.TB, dsn, statements string) {
+	tb.Helper()
 	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {
-		t.Fatalf("connect to the test server: %v", err)
+		tb.Fatalf("connect to the test server: %v", err)
 	}
-	defer conn.Close(ctx) //nolint:errcheck // the statements have run
+	defer conn.Close(ctx)
 	// One round trip without prepared statements, so that several statements may be given.
 	if _, err := conn.PgConn().Exec(ctx, statements).ReadAll(); err != nil {
-		t.Fatalf("%s: %v", statements, err)
+		tb.Fatalf("%s: %v", statements, err)
 	}
 }
 

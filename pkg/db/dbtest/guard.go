@@ -41,14 +41,14 @@ func newGuard(dir string) (*guard, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer r.Close() //nolint:errcheck // the guard has its own descriptor
+	defer r.Close() // the guard has its own descriptor
 	cmd := exec.Command("/bin/sh", "-c", guardScript, "toolherd-test-guard", dir)
 	cmd.Dir = "/"
 	cmd.Stdin = r
 	// Its output goes to the null device: go test waits until no process holds the test's own.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
-		w.Close() //nolint:errcheck // nothing was written
+		w.Close()
 		return nil, fmt.Errorf("start the guard of the test server: %w", err)
 	}
 	return &guard{cmd: cmd, pipe: w}, nil

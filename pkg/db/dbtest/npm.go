@@ -42,7 +42,7 @@ func npmBinaries(ctx context.Context, forOthers bool) (string, error) {
 	if _, err := l.TryLockContext(ctx, 100*time.Millisecond); err != nil {
 		return "", err
 	}
-	defer l.Close() //nolint:errcheck // releases the lock
+	defer l.Close()
 	if _, err := os.Stat(home); err == nil {
 		return filepath.Join(native, "bin"), nil
 	}
@@ -96,7 +96,7 @@ func hydrate(dir string) error {
 	if err != nil {
 		return err
 	}
-	defer root.Close() //nolint:errcheck // a directory handle
+	defer root.Close()
 	for _, l := range links {
 		rel, err := filepath.Rel(filepath.Dir(l.Target), l.Source)
 		if err != nil {

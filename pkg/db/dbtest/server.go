@@ -74,7 +74,7 @@ func (s *server) initdb(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("initdb: %w", err)
 	}
-	defer context.AfterFunc(ctx, func() { p.Kill() })() //nolint:errcheck // it may have just ended
+	defer context.AfterFunc(ctx, func() { p.Kill() })() // it may have just ended
 	state, err := p.Wait()
 	if err == nil && !state.Success() {
 		err = fmt.Errorf("%s; it said:\n%s", state, s.logTail())
@@ -135,7 +135,7 @@ func (s *server) stop() error {
 	if err := p.Signal(syscall.SIGQUIT); err != nil {
 		return err
 	}
-	killer := time.AfterFunc(10*time.Second, func() { p.Kill() }) //nolint:errcheck // it may have just ended
+	killer := time.AfterFunc(10*time.Second, func() { p.Kill() }) // it may have just ended
 	defer killer.Stop()
 	if _, err := p.Wait(); err != nil {
 		return err
@@ -155,7 +155,7 @@ func (s *server) launch(program string, args ...string) (*os.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer log.Close() //nolint:errcheck // the child has its own descriptor
+	defer log.Close() // the child has its own
 	cmd := exec.Command("/bin/sh", append([]string{"-c", `read -r word && exec "$@" </dev/null`, "sh", program}, args...)...)
 	cmd.Dir = s.dir
 	// Nothing of ours: a PGOPTIONS or a LANG would change the server.
@@ -167,15 +167,15 @@ func (s *server) launch(program string, args ...string) (*os.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer w.Close() //nolint:errcheck // written by then
+	defer w.Close()
 	cmd.Stdin = r
 	err = cmd.Start()
-	r.Close() //nolint:errcheck // the child has its own descriptor
+	r.Close() // as of this
 	if err != nil {
 		return nil, err
 	}
 	if err := s.guard.watch(cmd.Process.Pid); err != nil {
-		cmd.Process.Kill() //nolint:errcheck // it ends anyway when w is closed
+		cmd.Process.Kill() // it ends anyway when w is closed
 		return nil, err
 	}
 	if _, err := w.WriteString("go\n"); err != nil {
