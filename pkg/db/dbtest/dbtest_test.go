@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -34,6 +35,20 @@ func TestEachGivesEveryTestAnEmptyMigratedDatabase(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestSQLiteWorksInABubbleOfVirtualTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := dbtest.SQLite(t)
+		tick := time.NewTicker(time.Hour)
+		defer tick.Stop()
+		for range 24 {
+			<-tick.C
+			if err := d.CheckVersion(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
 }
 
 func TestUnmigratedDatabaseIsEmpty(t *testing.T) {
@@ -97,6 +112,26 @@ func TestClusterTakesSettings(t *testing.T) {
 	var fsync string
 	if err := d.Pool().QueryRow(t.Context(), "show fsync").Scan(&fsync); err != nil || fsync != "on" {
 		t.Errorf("fsync is %q, %v, want on", fsync, err)
+	}
+}
+
+func TestGivenServerIsUsed(t *testing.T) {
+	c := dbtest.NewCluster(t)
+	given, err := pgx.ParseConfig(c.DSN(t, dbtest.Unmigrated()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dsn := range []string{given.ConnString(), "host=" + given.Host + " user=postgres dbname=postgres"} {
+		t.Run(dsn[:4], func(t *testing.T) {
+			t.Setenv("TOOLHERD_TEST_POSTGRES", dsn)
+			d := dbtest.Postgres(t)
+			if got := d.Pool().Config().ConnConfig; got.Host != given.Host || got.RuntimeParams["search_path"] == given.RuntimeParams["search_path"] {
+				t.Errorf("the test is on %s with search_path %s, want a schema of its own on %s", got.Host, got.RuntimeParams["search_path"], given.Host)
+			}
+			if err := d.CheckVersion(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 
