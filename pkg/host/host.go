@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/toolherd/toolherd/pkg/authn"
+	"github.com/toolherd/toolherd/pkg/backoff"
 	"github.com/toolherd/toolherd/pkg/config"
 	"github.com/toolherd/toolherd/pkg/db"
 	"github.com/toolherd/toolherd/pkg/fault"
@@ -113,7 +114,8 @@ func (e *Env) DB(ctx context.Context, c db.Config) (*db.DB, error) {
 	return d, nil
 }
 
-// Postgres opens the database of a split service and checks that it has the schema this version needs.
+// Postgres opens the database of a split service, waiting for a server that is not there yet, and checks that it has the
+// schema this version needs.
 func (e *Env) Postgres(ctx context.Context) (*db.DB, error) {
 	if e.Config.Postgres == "" {
 		return nil, fault.New(fault.ConfigInvalid, "%s needs Postgres: give its DSN with --postgres or TOOLHERD_POSTGRES", e.name)
@@ -122,7 +124,17 @@ func (e *Env) Postgres(ctx context.Context) (*db.DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	return d, d.CheckVersion(ctx)
+	wait := backoff.New(backoff.Config{Base: 100 * time.Millisecond, Cap: 5 * time.Second})
+	for {
+		err := d.Ping(ctx)
+		if err == nil {
+			return d, d.CheckVersion(ctx)
+		}
+		e.Log.WarnContext(ctx, "waiting for the database", "database", d.String(), "err", err)
+		if backoff.Sleep(ctx, wait.Next()) != nil {
+			return nil, err
+		}
+	}
 }
 
 // Peer connects to another service, with TLS and token as Config.Peers says. It returns at once: the peer may start later.
