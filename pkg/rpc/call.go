@@ -107,9 +107,7 @@ func (c *call) end(err error, panicked any) error {
 	}
 	elapsed := time.Since(c.start)
 	c.m.observer.observe(st.Code(), elapsed)
-	if c.span != nil {
-		endSpan(c.span, st)
-	}
+	endSpan(c.span, st)
 	if !c.m.quiet && c.s.log.Enabled(c.ctx, slog.LevelDebug) {
 		c.s.log.LogAttrs(c.ctx, slog.LevelDebug, "call", slog.String("method", c.m.name), slog.String("caller", c.callerName()),
 			slog.String("code", st.Code().String()), slog.Duration("duration", elapsed), slog.Any("err", err))

@@ -19,6 +19,7 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
@@ -137,6 +138,7 @@ type client struct {
 type clientMethod struct {
 	name       string
 	idempotent bool
+	quiet      bool // health and reflection: not traced
 	span       spanShape
 }
 
@@ -145,9 +147,11 @@ func (c *client) method(full string) *clientMethod {
 		return m.(*clientMethod)
 	}
 	name := strings.TrimPrefix(full, "/")
+	r := rightsOf(name)
 	m, _ := c.methods.LoadOrStore(full, &clientMethod{
 		name:       name,
-		idempotent: rightsOf(name).idempotent,
+		idempotent: r.idempotent,
+		quiet:      r.open,
 		span:       newSpanShape(name, trace.SpanKindClient),
 	})
 	return m.(*clientMethod)
@@ -160,13 +164,16 @@ func (c *client) outcome(m *clientMethod, sent bool) outcome {
 // begin starts the call's span and adds trace context and token to what is sent. The token is in the returned context
 // alone, so a handler that passes its own context on sends no token by accident.
 func (c *client) begin(ctx context.Context, m *clientMethod) (context.Context, trace.Span, error) {
-	ctx, span := m.span.start(ctx, c.tracer)
+	var span trace.Span
+	if !m.quiet {
+		ctx, span = m.span.start(ctx, c.tracer)
+	}
 	var out outgoing
 	propagation.TraceContext{}.Inject(ctx, &out)
 	if c.options.Token != nil {
 		token, err := c.options.Token()
 		if err != nil {
-			span.End()
+			endSpan(span, status.New(codes.Unauthenticated, err.Error()))
 			return nil, nil, fmt.Errorf("call %s: token: %w", m.name, err)
 		}
 		out.Set("authorization", "Bearer "+token)

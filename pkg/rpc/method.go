@@ -31,12 +31,7 @@ func (r rights) admits(p *authn.Principal) bool {
 	if r.open {
 		return true
 	}
-	for _, role := range r.roles {
-		if p.Has(role) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.roles, p.Has)
 }
 
 // rightsOf reads the rights of a method from its descriptor. The method's name has the form "package.Service/Method".

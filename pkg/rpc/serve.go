@@ -61,8 +61,10 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			s.health.close()
 			linger := time.AfterFunc(watchLinger, func() { drained(errClosing) })
 			defer linger.Stop()
-			err := s.stop(g, s.options.DrainTimeout)
-			return errors.Join(err, <-ended)
+			if err := s.stop(g, s.options.DrainTimeout); err != nil {
+				return err // g.Serve waits for the handlers and would not return either
+			}
+			return <-ended
 		}},
 	)
 }

@@ -72,9 +72,9 @@ func (c *outgoing) Set(key, value string) { c.pairs = append(c.pairs, key, value
 
 func (*outgoing) Keys() []string { return nil }
 
-// endSpan ends the span of a call with this status; nil is OK.
+// endSpan ends the span of a call, if it has one, with this status; nil is OK.
 func endSpan(span trace.Span, st *status.Status) {
-	if !span.IsRecording() {
+	if span == nil || !span.IsRecording() {
 		return
 	}
 	code := st.Code()

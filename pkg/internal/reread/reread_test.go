@@ -27,14 +27,14 @@ func open(t *testing.T, log *slog.Logger, paths ...string) (*reread.Value[string
 		Paths: paths,
 		Log:   log,
 		Parse: func(contents [][]byte) (string, error) {
-			var all string
+			var all strings.Builder
 			for _, c := range contents {
-				all += string(c)
+				all.WriteString(string(c))
 			}
-			if strings.Contains(all, "broken") {
+			if strings.Contains(all.String(), "broken") {
 				return "", errors.New("broken content")
 			}
-			return all, nil
+			return all.String(), nil
 		},
 	})
 }
