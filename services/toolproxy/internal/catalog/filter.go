@@ -1,0 +1,115 @@
+package catalog
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Filter says which tools of a server are served. At most one of the lists is set; the zero value keeps every tool.
+type Filter struct {
+	Allowed  []string // allowedTools: keep the tools that one of these matches
+	Disabled []string // disabledTools: drop them
+}
+
+// filter is a compiled Filter that remembers which patterns matched a tool.
+type filter struct {
+	field    string
+	keep     bool
+	patterns []pattern
+	used     []bool
+}
+
+func newFilter(f Filter) *filter {
+	switch {
+	case len(f.Allowed) > 0:
+		return compileFilter("allowedTools", true, f.Allowed)
+	case len(f.Disabled) > 0:
+		return compileFilter("disabledTools", false, f.Disabled)
+	default:
+		return nil
+	}
+}
+
+func compileFilter(field string, keep bool, entries []string) *filter {
+	f := &filter{field: field, keep: keep, used: make([]bool, len(entries))}
+	for _, e := range entries {
+		f.patterns = append(f.patterns, newPattern(e))
+	}
+	return f
+}
+
+// keeps reports whether a tool with these names, prefixed and bare, is served. A nil filter keeps all.
+func (f *filter) keeps(names ...string) bool {
+	if f == nil {
+		return true
+	}
+	matched := false
+	for i, p := range f.patterns {
+		for _, name := range names {
+			if p.matches(name) {
+				matched = true
+				f.used[i] = true
+				break
+			}
+		}
+	}
+	return matched == f.keep
+}
+
+// warnings names the entries that matched none of the tools, with the names that come close.
+func (f *filter) warnings(server string, names []string) []string {
+	if f == nil {
+		return nil
+	}
+	var unused []string
+	for i, p := range f.patterns {
+		if f.used[i] {
+			continue
+		}
+		text := fmt.Sprintf("%q", p.text)
+		if near := nearest(p.text, names); p.glob == nil && near != "" {
+			text += fmt.Sprintf(" (did you mean %q?)", near)
+		}
+		unused = append(unused, text)
+	}
+	if len(unused) == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s of server %q matches no tool: %s", f.field, server, strings.Join(unused, ", "))}
+}
+
+// nearest returns the name that text most likely means, or "" if none is close.
+func nearest(text string, names []string) string {
+	best, bestDistance := "", 1+max(2, len(text)/4)
+	for _, name := range names {
+		d := distance(strings.ToLower(text), strings.ToLower(name), bestDistance)
+		if d < bestDistance {
+			best, bestDistance = name, d
+		}
+	}
+	return best
+}
+
+// distance returns the number of single-byte edits between a and b, or limit if there are at least so many.
+func distance(a, b string, limit int) int {
+	if len(a)-len(b) >= limit || len(b)-len(a) >= limit {
+		return limit
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost = 1 + min(diagonal, row[j], row[j+1])
+			}
+			diagonal = row[j+1]
+			row[j+1] = cost
+		}
+	}
+	return min(row[len(b)], limit)
+}
