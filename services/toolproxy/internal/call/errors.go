@@ -1,0 +1,98 @@
+package call
+
+import (
+	"context"
+	"errors"
+	"strconv"
+
+	"github.com/toolherd/toolherd/pkg/authn"
+	"github.com/toolherd/toolherd/pkg/fault"
+	"github.com/toolherd/toolherd/services/toolproxy/internal/exchange"
+	"github.com/toolherd/toolherd/services/toolproxy/internal/jsonrpc"
+	"github.com/toolherd/toolherd/services/toolproxy/internal/link"
+)
+
+// ended returns the error of a call whose context ended, or nil if it lives.
+func (c *Caller) ended(ctx context.Context, k *call) error {
+	switch cause, ours := errors.AsType[timedOut](context.Cause(ctx)); {
+	case ours:
+		return k.fault(fault.Timeout, "tool %q of server %q gave no answer within %v (%s); raise that limit, or see whether the server is stuck",
+			k.tool.Name, k.upstream.Name, cause.limit.Duration, cause.limit.Source).With("deadline_source", cause.limit.Source)
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return k.fault(fault.Timeout, "tool %q of server %q gave no answer before the caller's deadline; allow more time, or see whether the server is stuck",
+			k.tool.Name, k.upstream.Name).With("deadline_source", sourceCaller)
+	case ctx.Err() != nil:
+		return fault.Of(fault.Canceled, "the call of tool %q was cancelled; server %q was told", k.tool.Name, k.upstream.Name)
+	}
+	return nil
+}
+
+func (k *call) fault(r fault.Reason, format string, args ...any) *fault.Error {
+	return fault.New(r, format, args...).With("server", k.upstream.Name)
+}
+
+// startFailed is the error of a call for which there was no session.
+func (c *Caller) startFailed(ctx context.Context, k *call, err error) error {
+	if ended := c.ended(ctx, k); ended != nil {
+		return ended
+	}
+	switch fault.ReasonOf(err) {
+	case fault.SessionLimit, fault.SessionClosed, fault.NotReady, fault.ToolNotFound, fault.ServerDisabled, fault.ServerUntrusted:
+		return err // about the pool or the configuration, not about the server
+	}
+	c.o.Suspect(k.upstream.Name)
+	switch fault.ReasonOf(err) {
+	case fault.Timeout, fault.CredentialIllegal, fault.LaunchPolicy, fault.ServerError:
+		return err // names the server and the next step already
+	case fault.UpstreamUnauthenticated:
+		return k.fault(fault.UpstreamUnauthenticated, "server %q wants a login: %s; log in with `toolherd login %s`",
+			k.upstream.Name, c.o.Redact(err.Error()), k.upstream.Name).Because(err)
+	}
+	return k.fault(fault.ServerError, "server %q could not be started: %s", k.upstream.Name, c.o.Redact(k.describe(err))).Because(err)
+}
+
+// describe returns the text of a server's failure, with its last output for those who may see that: who calls a session
+// of its own, and operators.
+func (k *call) describe(err error) string {
+	w, ok := errors.AsType[link.Witness](err)
+	if !ok {
+		return err.Error()
+	}
+	words := w.LastWords()
+	if words == "" || k.upstream.Shared() && !k.caller.Has(authn.Operator) {
+		return w.Error()
+	}
+	return w.Error() + "; its last output on stderr:\n" + words
+}
+
+// callFailed is the error of a call that was sent, or about to be.
+func (c *Caller) callFailed(ctx context.Context, k *call, err error) error {
+	if refused, ok := errors.AsType[*jsonrpc.Error](err); ok {
+		return k.fault(fault.UpstreamError, "server %q refused tool %q with JSON-RPC error %d: %s",
+			k.upstream.Name, k.tool.Name, refused.Code, c.o.Redact(shorten(refused.Message))).
+			With("jsonrpc_code", strconv.FormatInt(refused.Code, 10)).Because(err)
+	}
+	if ended := c.ended(ctx, k); ended != nil {
+		return ended
+	}
+	if f, ok := errors.AsType[*fault.Error](err); ok {
+		return f.With("server", k.upstream.Name)
+	}
+	return k.fault(fault.SessionClosed, "the call of tool %q was lost on the way to or from server %q, its outcome is unknown: %s",
+		k.tool.Name, k.upstream.Name, c.o.Redact(err.Error())).Because(err)
+}
+
+// broken is the error of an answer that is no result.
+func (k *call) broken(err error) error {
+	return k.fault(fault.UpstreamProtocol, "server %q answered tool %q with something that cannot be handed over: %v",
+		k.upstream.Name, k.tool.Name, err)
+}
+
+// repeatable reports whether a failed call may be sent again in another session: the server provably did not execute it,
+// and another session may fare better.
+func repeatable(err error) bool {
+	if errors.Is(err, exchange.ErrSessionLost) {
+		return exchange.NotRun(err)
+	}
+	return errors.Is(err, link.ErrNotSent) && fault.Is(err, fault.SessionClosed)
+}

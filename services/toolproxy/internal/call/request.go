@@ -1,0 +1,137 @@
+package call
+
+import (
+	"context"
+	"time"
+
+	"github.com/toolherd/toolherd/pkg/fault"
+	corev1 "github.com/toolherd/toolherd/proto/gen/toolherd/core/v1"
+	toolproxyv1 "github.com/toolherd/toolherd/proto/gen/toolherd/toolproxy/v1"
+	"github.com/toolherd/toolherd/services/toolproxy/internal/catalog"
+)
+
+// Lengths of what a caller may send for the record, in bytes.
+const (
+	maxRequestID  = 128
+	maxRunID      = 64
+	maxToolCallID = 128
+)
+
+// revisionWait is how long a call waits for the configuration it asks for.
+const revisionWait = 10 * time.Second
+
+func checkRequest(r *toolproxyv1.CallToolRequest) error {
+	switch {
+	case r.GetName() == "":
+		return invalid("name", "a tool's name is needed; ListTools names them")
+	case len(r.GetRequestId()) > maxRequestID:
+		return invalid("request_id", "longer than %d bytes", maxRequestID)
+	case len(r.GetRunId()) > maxRunID:
+		return invalid("run_id", "longer than %d bytes", maxRunID)
+	case len(r.GetToolCallId()) > maxToolCallID:
+		return invalid("tool_call_id", "longer than %d bytes", maxToolCallID)
+	case r.GetRequestState() != "" || r.GetInputResponsesJson() != "":
+		return fault.Of(fault.Unimplemented, "input_responses_json and request_state: answering a server's questions is not built yet")
+	case toolproxyv1.ResultView_name[int32(r.GetView())] == "":
+		return invalid("view", "%d is no view", r.GetView())
+	}
+	if t := r.GetTimeout(); t != nil {
+		if err := t.CheckValid(); err != nil || t.AsDuration() <= 0 {
+			return invalid("timeout", "must be above zero")
+		}
+	}
+	return nil
+}
+
+// find returns the tool that r names and the catalog it is of. A name that a server in its first start may turn out to
+// own is waited for until ctx ends.
+func (c *Caller) find(ctx context.Context, r *toolproxyv1.CallToolRequest) (*catalog.Catalog, *catalog.Tool, error) {
+	cat := c.o.Store.Load()
+	if cat == nil {
+		return nil, nil, fault.New(fault.NotReady, "toolproxy has no configuration yet: the registry has not answered; try again")
+	}
+	name := r.GetName()
+	if cat.Revision < r.GetMinRevision() {
+		var err error
+		if cat, err = c.awaitRevision(ctx, r.GetMinRevision()); err != nil {
+			return nil, nil, err
+		}
+	}
+	if cat.Tool(name) == nil && cat.Pending(name) {
+		var err error
+		cat, err = c.o.Store.Wait(ctx, func(c *catalog.Catalog) bool { return c.Tool(name) != nil || !c.Pending(name) })
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	tool := cat.Tool(name)
+	switch {
+	case tool == nil:
+		return nil, nil, noTool(cat, name)
+	case !tool.Server.Callable():
+		return nil, nil, noServer(tool.Server)
+	}
+	return cat, tool, nil
+}
+
+func (c *Caller) awaitRevision(ctx context.Context, revision int64) (*catalog.Catalog, error) {
+	bounded, cancel := context.WithTimeout(ctx, revisionWait)
+	defer cancel()
+	cat, err := c.o.Store.Wait(bounded, func(c *catalog.Catalog) bool { return c.Revision >= revision })
+	switch {
+	case err == nil:
+		return cat, nil
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	}
+	return nil, fault.New(fault.NotReady,
+		"this proxy uses configuration revision %d, not yet the %d asked for in min_revision; try again", cat.Revision, revision)
+}
+
+// noTool explains a name without a tool.
+func noTool(cat *catalog.Catalog, name string) error {
+	if s := cat.Owner(name); s != nil && s.Status != corev1.ServerStatus_SERVER_STATUS_OK {
+		return noServer(s)
+	}
+	hint := "ListTools names them"
+	if near := cat.Nearest(name); near != "" {
+		hint = "did you mean " + near + "? ListTools names all"
+	}
+	return fault.New(fault.ToolNotFound, "no tool is called %q; %s", name, hint)
+}
+
+// noServer explains why a server's tools cannot be called.
+func noServer(s *catalog.Server) error {
+	var f *fault.Error
+	switch s.Status {
+	case corev1.ServerStatus_SERVER_STATUS_DISABLED:
+		f = fault.New(fault.ServerDisabled, "server %q is switched off%s", s.Name, nextStep(s))
+	case corev1.ServerStatus_SERVER_STATUS_UNTRUSTED:
+		f = fault.New(fault.ServerUntrusted, "server %q comes from a project that nobody approved%s", s.Name, nextStep(s))
+	case corev1.ServerStatus_SERVER_STATUS_UNAUTHENTICATED:
+		f = fault.New(fault.UpstreamUnauthenticated, "server %q wants a login: %s%s", s.Name, s.Reason, nextStep(s))
+	default:
+		f = fault.New(fault.ServerError, "server %q is in error: %s%s", s.Name, s.Reason, nextStep(s))
+	}
+	return f.With("server", s.Name)
+}
+
+func nextStep(s *catalog.Server) string {
+	switch {
+	case s.FixCommand != "":
+		return "; to mend it: " + s.FixCommand
+	case !s.NextRetry.IsZero():
+		return "; it is tried again at " + s.NextRetry.UTC().Format(time.TimeOnly) + " UTC, or at once by RefreshServers"
+	case s.Status == corev1.ServerStatus_SERVER_STATUS_ERROR:
+		return "; correct its entry" + inFile(s)
+	default:
+		return "; change that in its entry" + inFile(s)
+	}
+}
+
+func inFile(s *catalog.Server) string {
+	if s.File == "" {
+		return ""
+	}
+	return " in " + s.File
+}

@@ -1,0 +1,109 @@
+package discovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/toolherd/toolherd/services/toolproxy/internal/catalog"
+	"github.com/toolherd/toolherd/services/toolproxy/internal/link"
+	"github.com/toolherd/toolherd/services/toolproxy/internal/pool"
+	"github.com/toolherd/toolherd/services/toolproxy/internal/session"
+	"github.com/toolherd/toolherd/services/toolproxy/internal/upstream"
+)
+
+// result is the outcome of a check.
+type result struct {
+	session  *session.Session // that listed the tools
+	tools    []catalog.Definition
+	warnings []string
+	ttl      time.Duration // how long the list holds; 0 if the server does not say
+	err      error
+}
+
+// check activates the server, starts its session if need be and lists its tools, within its session_init_timeout.
+func (m *monitor) check(ctx context.Context) result {
+	select {
+	case m.d.slots <- struct{}{}:
+	case <-ctx.Done():
+		return result{err: context.Cause(ctx)}
+	}
+	defer func() { <-m.d.slots }()
+	m.d.mu.Lock()
+	m.begun++
+	m.d.mu.Unlock()
+
+	up, err := m.activate(ctx)
+	if err != nil {
+		return result{err: err}
+	}
+	if limit := up.InitTimeout; limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, limit, pool.StartTimeout(up))
+		defer cancel()
+	}
+	lease, err := m.d.o.Pool.Get(ctx, pool.Request{Server: up, Scope: m.d.o.Scope})
+	if err != nil {
+		return result{err: err}
+	}
+	defer lease.Release()
+	list, err := lease.Session().ListTools(ctx)
+	switch {
+	case err == nil:
+		return m.read(lease.Session(), list)
+	case ctx.Err() != nil: // it hangs, and would hang for others
+		err = context.Cause(ctx)
+		lease.Discard(err)
+	case lease.Session().Err() != nil: // the reason says more than that tools/list failed
+		err = lease.Session().Err()
+	}
+	return result{err: err}
+}
+
+// activate resolves the entry, once.
+func (m *monitor) activate(ctx context.Context) (*upstream.Server, error) {
+	m.d.mu.Lock()
+	up, entry, snapshot := m.upstream, m.entry, m.d.snapshotID
+	m.d.mu.Unlock()
+	if up != nil {
+		return up, nil
+	}
+	up, err := m.d.o.Activate(ctx, snapshot, entry)
+	if err != nil {
+		return nil, err
+	}
+	m.d.mu.Lock()
+	defer m.d.mu.Unlock()
+	if m.stopped {
+		m.d.retired = append(m.d.retired, retiredServer{up, time.Now()})
+		return nil, context.Canceled
+	}
+	m.upstream = up
+	return up, nil
+}
+
+// read decodes the tools of a list; what cannot be decoded is left out and reported.
+func (m *monitor) read(s *session.Session, list session.Listing) result {
+	r := result{session: s, ttl: list.TTL, tools: make([]catalog.Definition, 0, len(list.Tools))}
+	for _, what := range list.Skipped {
+		r.warnings = append(r.warnings, fmt.Sprintf("server %q: %s and is left out", m.entry.Name, what))
+	}
+	for i, raw := range list.Tools {
+		d, err := catalog.Define(raw)
+		if err != nil {
+			r.warnings = append(r.warnings, fmt.Sprintf("server %q: tool %d of its list is left out: %v", m.entry.Name, i+1, err))
+			continue
+		}
+		r.tools = append(r.tools, d)
+	}
+	return r
+}
+
+// explain turns the error of a check into a reason for people and the server's last output.
+func (d *Discovery) explain(err error) (reason, tail string) {
+	if w, ok := errors.AsType[link.Witness](err); ok {
+		return d.o.Redact(w.Error()), d.o.Redact(w.LastWords())
+	}
+	return d.o.Redact(err.Error()), ""
+}
