@@ -1,0 +1,4 @@
+package pgstore
+
+// HeadSQL is what Head runs.
+const HeadSQL = headSQL
