@@ -115,14 +115,18 @@ func (h *health) set(service string, problem error) {
 	before := h.problems[service]
 	h.problems[service] = problem
 	switch {
-	case h.closed:
+	case h.closed || problem == nil && before == nil:
 		return
-	case problem == nil && before != nil:
+	case problem == nil:
 		h.log.Info("service is ready", "service", service)
-	case problem != nil && (before == nil || before.Error() != problem.Error()):
-		h.log.Warn("service is not ready", "service", service, "err", problem)
-	default:
+	case before == nil:
+		h.log.Warn("service is no longer ready", "service", service, "err", problem)
+	case before == errNotPolled: //nolint:errorlint // this very value is the first state
+		h.log.Info("service is not ready yet", "service", service, "err", problem)
+	case before.Error() == problem.Error():
 		return
+	default:
+		h.log.Debug("service is still not ready", "service", service, "err", problem)
 	}
 	h.publish(service, problem)
 }
