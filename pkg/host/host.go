@@ -41,7 +41,7 @@ type Service interface {
 
 // Internal is a [Service] that also has RPCs for peers.
 type Internal interface {
-	// RegisterInternal adds the RPCs that only other services may call.
+	// RegisterInternal adds all RPCs, those that only other services may call included.
 	RegisterInternal(r grpc.ServiceRegistrar)
 }
 

@@ -198,9 +198,10 @@ func (e *Env) internalServer(s Serving) (*rpc.Server, error) {
 
 func register(r grpc.ServiceRegistrar, s Serving, internal bool) {
 	for _, n := range s.Services {
-		n.Service.Register(r)
 		if i, ok := n.Service.(Internal); ok && internal {
 			i.RegisterInternal(r)
+		} else {
+			n.Service.Register(r)
 		}
 	}
 }

@@ -27,8 +27,9 @@ func (s *Service) Register(r grpc.ServiceRegistrar) {
 	taskv1.RegisterTaskServiceServer(r, tasks{})
 }
 
-// RegisterInternal adds the RPCs that only toolproxy may call.
+// RegisterInternal adds all RPCs, those that only toolproxy may call included.
 func (s *Service) RegisterInternal(r grpc.ServiceRegistrar) {
+	s.Register(r)
 	taskv1.RegisterTaskIntakeServiceServer(r, intake{})
 }
 

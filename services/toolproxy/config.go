@@ -64,6 +64,23 @@ func FromConfig(c config.Config) Config {
 		SessionIdleTimeout: t.SessionIdleTimeout, MaxMessageBytes: int(t.MaxMessageBytes),
 		MaxToolNameLength: c.Registry.MaxToolNameLength,
 		WorkspaceRoot:     root, ProjectRoot: workspace.ProjectRoot(project), EnvFiles: environ.Files(home),
+		Environment: environment(home),
+	}
+}
+
+// environment is that of the process and the two variables of Toolherd's own that entries may name:
+// TOOLHERD_EXECUTABLE is the running binary, TOOLHERD_CONFIG_DIR the user's own directory of server files.
+func environment(home string) func(name string) (string, bool) {
+	executable, err := os.Executable()
+	return func(name string) (string, bool) {
+		switch {
+		case name == "TOOLHERD_EXECUTABLE":
+			return executable, err == nil
+		case name == "TOOLHERD_CONFIG_DIR" && home != "":
+			return filepath.Join(home, ".toolherd"), true
+		default:
+			return os.LookupEnv(name)
+		}
 	}
 }
 

@@ -98,8 +98,9 @@ func (s *Service) Register(r grpc.ServiceRegistrar) {
 	toolproxyv1.RegisterToolProxyServiceServer(r, &tools{s: s})
 }
 
-// RegisterInternal adds the RPCs for workers.
+// RegisterInternal adds all RPCs, those for workers included.
 func (s *Service) RegisterInternal(r grpc.ServiceRegistrar) {
+	s.Register(r)
 	toolproxyv1.RegisterBackgroundToolServiceServer(r, background{})
 }
 
