@@ -1,0 +1,198 @@
+// Package stack composes the four services in one process: the all-in-one.
+//
+// The composition differs from a split deployment in three things only: services meet over an in-process connection,
+// the database is SQLite unless a DSN is given, and wake-ups go through channels. Two gRPC servers: the public one on
+// the network, and an internal one that only this process can reach and that alone has the RPCs for peers.
+//
+// A lock in the state directory makes a second composition on the same store impossible; an address file beside it lets
+// client commands find the running one.
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/toolherd/toolherd/pkg/config"
+	"github.com/toolherd/toolherd/pkg/db"
+	"github.com/toolherd/toolherd/pkg/host"
+	"github.com/toolherd/toolherd/pkg/rpc"
+	"github.com/toolherd/toolherd/pkg/run"
+	"github.com/toolherd/toolherd/pkg/secret"
+	"github.com/toolherd/toolherd/pkg/wake"
+	credentialv1 "github.com/toolherd/toolherd/proto/gen/toolherd/credential/v1"
+	registryv1 "github.com/toolherd/toolherd/proto/gen/toolherd/registry/v1"
+	"github.com/toolherd/toolherd/services/notifier"
+	"github.com/toolherd/toolherd/services/registry"
+	"github.com/toolherd/toolherd/services/taskworker"
+	"github.com/toolherd/toolherd/services/toolproxy"
+)
+
+// How long a composition waits for the lock of its state directory: `up` hardly, a client command as long as another
+// client's own composition may take.
+const (
+	upPatience     = 500 * time.Millisecond
+	clientPatience = 90 * time.Second
+)
+
+// Up runs the all-in-one until ctx ends. Ready is called once calls are served, with a connection to the composition;
+// it may run as long as its ctx. Stderr receives the ready line and, unless cfg names a file, the log.
+func Up(ctx context.Context, cfg config.Config, stderr io.Writer, ready func(ctx context.Context, conn *grpc.ClientConn) error) error {
+	return compose(ctx, cfg, composition{stderr: stderr, patience: upPatience, ready: ready})
+}
+
+// Compose runs the services without a network listener, calls f with a connection to them, and takes them down again.
+func Compose(ctx context.Context, cfg config.Config, stderr io.Writer, f func(ctx context.Context, conn *grpc.ClientConn) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	return compose(ctx, cfg, composition{stderr: stderr, patience: clientPatience, private: true,
+		ready: func(ctx context.Context, conn *grpc.ClientConn) error {
+			defer cancel()
+			return f(ctx, conn)
+		}})
+}
+
+type composition struct {
+	stderr   io.Writer
+	patience time.Duration
+	private  bool // no network listener, no address file
+	ready    func(ctx context.Context, conn *grpc.ClientConn) error
+}
+
+func compose(ctx context.Context, cfg config.Config, c composition) (err error) {
+	release, err := acquire(ctx, cfg.StateDir, c.patience)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, release()) }()
+	env, err := host.Open(ctx, "toolherd", cfg, c.stderr)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, env.Close(ctx)) }()
+
+	serving, conn, err := build(ctx, env)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	serving.NoListen = c.private
+	serving.Ready = func(ctx context.Context, grpcAddr, httpAddr string) error {
+		if c.private {
+			return c.ready(ctx, conn)
+		}
+		remove, err := publish(cfg.StateDir, Address{GRPC: grpcAddr, HTTP: httpAddr, PID: os.Getpid()})
+		if err != nil {
+			return err
+		}
+		return errors.Join(waitFor(ctx, func() error { return c.ready(ctx, conn) }), remove())
+	}
+	return env.Serve(ctx, serving)
+}
+
+// waitFor runs f and returns only after ctx has ended too, so that what is published stays as long as it is true.
+func waitFor(ctx context.Context, f func() error) error {
+	if err := f(); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// build makes the services and connects them. It starts nothing.
+func build(ctx context.Context, env *host.Env) (host.Serving, *grpc.ClientConn, error) {
+	cfg := env.Config
+	store, bus, err := openStore(ctx, env)
+	if err != nil {
+		return host.Serving{}, nil, err
+	}
+	key, err := openKey(cfg)
+	if err != nil {
+		return host.Serving{}, nil, err
+	}
+	loopback := rpc.NewLoopback()
+	conn, err := loopback.Dial(rpc.ClientOptions{Log: env.Log, MaxMessageBytes: 1 << 30, Tracing: env.Telemetry.Tracing()})
+	if err != nil {
+		return host.Serving{}, nil, err
+	}
+	regConfig, err := registry.FromConfig(cfg)
+	if err != nil {
+		return host.Serving{}, nil, errors.Join(err, conn.Close())
+	}
+	reg, err := registry.New(regConfig, registry.Deps{DB: store, Wake: bus, Key: key, Log: env.Log})
+	if err != nil {
+		return host.Serving{}, nil, errors.Join(err, conn.Close())
+	}
+	proxy, err := toolproxy.New(toolproxy.FromConfig(cfg), toolproxy.Deps{
+		Registry:    registryv1.NewRegistryServiceClient(conn),
+		Credentials: credentialv1.NewCredentialServiceClient(conn),
+		Log:         env.Log, Telemetry: env.Telemetry, Redactor: env.Redactor,
+	})
+	if err != nil {
+		return host.Serving{}, nil, errors.Join(err, conn.Close())
+	}
+	return host.Serving{
+		Services: []host.Named{
+			{Name: "registry", Service: reg},
+			{Name: "toolproxy", Service: proxy},
+			{Name: "taskworker", Service: taskworker.New()},
+			{Name: "notifier", Service: notifier.New()},
+		},
+		Tasks:    []run.Task{{Name: "wake-up bus", Run: bus.Run}},
+		Loopback: loopback,
+	}, conn, nil
+}
+
+// openStore opens and migrates the database.
+func openStore(ctx context.Context, env *host.Env) (*db.DB, wake.Bus, error) {
+	c := db.Config{PostgresDSN: env.Config.Postgres}
+	if c.PostgresDSN == "" {
+		c.SQLitePath = filepath.Join(env.Config.StateDir, "toolherd.db")
+	}
+	store, err := env.DB(ctx, c)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := store.Migrate(ctx); err != nil {
+		return nil, nil, err
+	}
+	if store.Engine() == db.Postgres {
+		return store, wake.NewPostgres(store.Pool(), env.Log), nil
+	}
+	return store, wake.NewLocal(), nil
+}
+
+// Migrate brings the database of a configuration to the schema of this version.
+func Migrate(ctx context.Context, cfg config.Config, stderr io.Writer) (err error) {
+	if cfg.Postgres == "" {
+		release, err := acquire(ctx, cfg.StateDir, upPatience)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, release()) }()
+	}
+	env, err := host.Open(ctx, "migrate", cfg, stderr)
+	if err != nil {
+		return err
+	}
+	_, _, err = openStore(ctx, env)
+	return errors.Join(err, env.Close(ctx))
+}
+
+// openKey reads the key that encrypts literal secrets, making one in the state directory if none is configured.
+func openKey(cfg config.Config) (*secret.Key, error) {
+	if path := cfg.Registry.SecretKeyFile; path != "" {
+		key, err := secret.LoadKey(path)
+		if err != nil {
+			return nil, fmt.Errorf("registry.secret_key_file: %w", err)
+		}
+		return key, nil
+	}
+	return secret.LoadOrCreateKey(filepath.Join(cfg.StateDir, "secret.key"))
+}
