@@ -1,0 +1,263 @@
+package stdio
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/toolherd/toolherd/services/toolproxy/internal/jsonrpc"
+	"github.com/toolherd/toolherd/services/toolproxy/internal/link"
+	"github.com/toolherd/toolherd/services/toolproxy/internal/watchdog"
+)
+
+// mode is the variable that makes this test binary one of the processes of the tests.
+const mode = "STDIO_TEST_MODE"
+
+func TestMain(m *testing.M) {
+	if watchdog.IsWatchdog(os.Args) {
+		os.Exit(watchdog.Main())
+	}
+	switch os.Getenv(mode) {
+	case "":
+		goleak.VerifyTestMain(m)
+	case "server":
+		serve()
+	case "exits at start":
+		fmt.Fprintln(os.Stderr, "cannot open database: password=hunter2hunter2")
+		os.Exit(3)
+	case "deaf":
+		deaf()
+	case "idle":
+		signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+		select {}
+	case "host":
+		host()
+	}
+	os.Exit(0)
+}
+
+// serve is an MCP server as far as these tests need one: it answers each method in its own way.
+func serve() {
+	var cancelled []string
+	in := bufio.NewReader(os.Stdin)
+	for {
+		line, err := in.ReadBytes('\n')
+		if err != nil {
+			return
+		}
+		m, err := jsonrpc.Parse(line)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "broken message:", err)
+			os.Exit(9)
+		}
+		switch m.Method {
+		case "notifications/cancelled":
+			cancelled = append(cancelled, string(m.Params))
+		case "never":
+		case "cancelled":
+			reply(m, "["+strings.Join(cancelled, ",")+"]")
+		case "noise":
+			fmt.Println("Server listening on port 8080")
+			fmt.Println()
+			fmt.Println(`{"level":"info","msg":"a log line"}`)
+			fmt.Print("\r\n \n")
+			reply(m, `{}`)
+		case "big":
+			size, _ := jsonrpc.Int(jsonrpc.Member(m.Params, "size"))
+			result := `{"id":99,"text":"` + strings.Repeat("\\\"x", int(size)/3) + `"}`
+			if last, _ := jsonrpc.String(jsonrpc.Member(m.Params, "id")); last == "last" {
+				fmt.Printf(`{"jsonrpc":"2.0","result":%s,"id":%s}`+"\n", result, m.ID)
+			} else {
+				reply(m, result)
+			}
+		case "environment":
+			list, _ := json.Marshal(os.Environ())
+			reply(m, string(list))
+		case "directory":
+			dir, _ := os.Getwd()
+			reply(m, string(jsonrpc.AppendString(nil, dir)))
+		case "stderr":
+			text, _ := jsonrpc.String(jsonrpc.Member(m.Params, "text"))
+			_, _ = io.WriteString(os.Stderr, text)
+			reply(m, `{}`)
+		case "exit":
+			fmt.Fprintln(os.Stderr, "panic: boom")
+			reply(m, `{"last":"answer"}`)
+			os.Exit(3)
+		case "freeze":
+			_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		case "close stdin":
+			_ = os.Stdin.Close()
+			reply(m, `{}`)
+			select {}
+		case "close stdout":
+			_ = os.Stdout.Close()
+			select {}
+		case "fork": // a grandchild that ignores signals and holds our streams
+			self, _ := os.Executable()
+			cmd := exec.CommandContext(context.Background(), self)
+			cmd.Env = []string{mode + "=idle"}
+			cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+			session, _ := jsonrpc.String(jsonrpc.Member(m.Params, "session"))
+			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: session == "own"}
+			if err := cmd.Start(); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(9)
+			}
+			reply(m, fmt.Sprint(cmd.Process.Pid))
+		default:
+			params := m.Params
+			if params == nil {
+				params = json.RawMessage(`{}`)
+			}
+			reply(m, string(params))
+		}
+	}
+}
+
+func reply(m jsonrpc.Message, result string) {
+	_, _ = os.Stdout.Write(append(jsonrpc.AppendResult(nil, m.ID, json.RawMessage(result)), '\n'))
+}
+
+// deaf notes what it is told and never ends by itself.
+func deaf() {
+	note := func(what string) {
+		f, err := os.OpenFile(os.Getenv("NOTES"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		if err != nil {
+			os.Exit(9)
+		}
+		_, _ = fmt.Fprintf(f, "%s %d\n", what, time.Now().UnixMilli())
+		_ = f.Close()
+	}
+	terms := make(chan os.Signal, 10)
+	signal.Notify(terms, syscall.SIGTERM)
+	note("start")
+	fmt.Println(`{"jsonrpc":"2.0","method":"ready"}`)
+	go func() {
+		for range terms {
+			note("term")
+		}
+	}()
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	note("eof")
+	select {}
+}
+
+// host is a service with one session, whose server has a grandchild. It tells both numbers.
+func host() {
+	guard := watchdog.New(nil)
+	go func() { _ = guard.Run(context.Background()) }()
+	p, err := NewLauncher(guard).Start(context.Background(), serverSpec("server"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	l := link.New(p, link.Options{})
+	go func() { _ = l.Run(context.Background()) }()
+	pid, err := l.Call(context.Background(), "fork", nil)
+	fmt.Println(p.PID(), string(pid), err)
+	select {}
+}
+
+func serverSpec(m string) Spec {
+	self, _ := os.Executable()
+	return Spec{Server: "demo", Command: self, Env: map[string]string{mode: m, "GORACE": "atexit_sleep_ms=0"}}
+}
+
+// launcher returns a launcher with a guard that runs until the test ends.
+func launcher(t testing.TB) *Launcher {
+	t.Helper()
+	guard := watchdog.New(testLog(t))
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := guard.Run(ctx); err != nil {
+			t.Errorf("guard: %v", err)
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return NewLauncher(guard)
+}
+
+func testLog(t testing.TB) *slog.Logger { return slog.New(slog.NewTextHandler(t.Output(), nil)) }
+
+// running is a session of a test.
+type running struct {
+	*link.Link
+	process *Process
+	ended   chan struct{} // closed when Run has returned
+	err     error         // of Run, once ended is closed
+}
+
+// open starts a session that is closed when the test ends.
+func open(t testing.TB, l *Launcher, spec Spec, o link.Options) *running {
+	t.Helper()
+	p, err := l.Start(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Server = spec.Server
+	r := &running{Link: link.New(p, o), process: p, ended: make(chan struct{})}
+	go func() {
+		defer close(r.ended)
+		r.err = r.Run(context.WithoutCancel(t.Context()))
+	}()
+	t.Cleanup(func() {
+		p.Kill()
+		<-r.ended
+		assertGone(t, p.PID())
+	})
+	return r
+}
+
+func (r *running) must(t testing.TB, method, params string) string {
+	t.Helper()
+	got, err := r.Call(t.Context(), method, json.RawMessage(params))
+	if err != nil {
+		t.Fatalf("%s: %v", method, err)
+	}
+	return string(got)
+}
+
+// alive reports whether a process exists and is no zombie.
+func alive(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	state := b[bytes.LastIndexByte(b, ')')+2]
+	return state != 'Z' && state != 'X'
+}
+
+func assertGone(t testing.TB, pids ...int) {
+	t.Helper()
+	for _, pid := range pids {
+		waitFor(t, fmt.Sprintf("process %d to be gone", pid), func() bool { return !alive(pid) })
+	}
+}
+
+// waitFor polls until cond holds.
+func waitFor(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for !cond() {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited 20 s for %s", what)
+		}
+		<-time.After(2 * time.Millisecond)
+	}
+}
