@@ -51,7 +51,7 @@ race: ## the same under the race detector, in random order
 
 .PHONY: bench
 bench: ## the table of docs/benchmarks.md: ratios beside a baseline in the same run
-	go run ./test/bench
+	go test ./test/bench -count=1 -v -run TestTable -timeout 20m -rounds 9 -per 1500ms -peers
 
 .PHONY: run
 run: ## the all-in-one with the demo server
