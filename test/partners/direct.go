@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
 	"os/exec"
 	"testing"
 	"time"
@@ -75,6 +76,7 @@ func Raw(t testing.TB, c Command, version string, o rawrpc.ClientOptions) *rawrp
 	t.Cleanup(func() {
 		_ = p.In.Close() // the server may have closed it
 		p.stop(t)
+		_ = p.Out.Close() // a grandchild may hold the other end
 		<-client.Done()
 	})
 	handshake(t, client, version, o)
@@ -108,7 +110,7 @@ func handshake(t testing.TB, c rawrpc.Caller, version string, o rawrpc.ClientOpt
 // Stdio is a running stdio server without a client.
 type Stdio struct {
 	In  io.WriteCloser // its input
-	Out io.Reader      // its output
+	Out io.ReadCloser  // its output; ends when no process holds it any more
 	PID int            // leader of its process group
 
 	errs   *output
@@ -116,7 +118,8 @@ type Stdio struct {
 	err    error
 }
 
-// StartStdio starts a stdio server with nobody to talk to it. The end of the test kills its group.
+// StartStdio starts a stdio server with nobody to talk to it. The end of the test kills its group and
+// closes Out, which ends a client that still reads.
 func StartStdio(t testing.TB, c Command) *Stdio {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -128,23 +131,28 @@ func StartStdio(t testing.TB, c Command) *Stdio {
 		cancel()
 		t.Fatal(err)
 	}
-	out, writer := io.Pipe()
+	// A pipe of our own ends when the last process closes it, not when the first has ended.
+	out, writer, err := os.Pipe()
+	if err != nil {
+		cancel()
+		t.Fatal(err)
+	}
 	cmd.Stdout = writer
 	p.In, p.Out = in, out
-	if err := cmd.Start(); err != nil {
+	err = errors.Join(cmd.Start(), writer.Close())
+	if err != nil {
 		cancel()
 		t.Fatalf("start %v: %v", c.Argv(), err)
 	}
 	p.PID = cmd.Process.Pid
 	go func() { // ends with the process, which the clean-up kills
 		p.err = cmd.Wait()
-		_ = writer.Close() // never fails
 		close(p.exited)
 	}()
 	t.Cleanup(func() {
-		_ = out.Close() // frees a server that still writes
 		cancel()
 		<-p.exited
+		_ = out.Close() // a reader may have closed it
 	})
 	return p
 }

@@ -19,7 +19,7 @@ import (
 const (
 	startTimeout = 60 * time.Second // node on a busy machine
 	stopGrace    = 2 * time.Second  // between SIGTERM and SIGKILL
-	waitDelay    = 5 * time.Second  // for output that a grandchild keeps open
+	waitDelay    = 1 * time.Second  // for output that a grandchild keeps open
 )
 
 // Process is a running program that listens.
