@@ -77,6 +77,10 @@ func TestServersAnswerADirectClient(t *testing.T) {
 	t.Run("fake", func(t *testing.T) {
 		answers(t, partners.Direct(t, partners.Fake(t, "-protocol", "2026-07-28"), ""), rawrpc.V20260728, "echo", hi, "hi there")
 	})
+	t.Run("demo", func(t *testing.T) {
+		demo := partners.Command{Path: partners.Toolherd(t), Args: []string{"demo-server"}}
+		answers(t, partners.Direct(t, demo, ""), rawrpc.V20260728, "add", map[string]any{"a": 2, "b": 3}, `{"sum":5}`)
+	})
 	t.Run("fake over HTTP", func(t *testing.T) {
 		answers(t, partners.DirectHTTP(t, partners.FakeHTTP(t).URL, ""), rawrpc.V20251125, "echo", hi, "hi there")
 	})
