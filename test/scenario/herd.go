@@ -1,0 +1,259 @@
+package scenario
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/toolherd/toolherd/pkg/db/dbtest"
+	"github.com/toolherd/toolherd/test/partners"
+)
+
+// Topology is what a Herd is made of.
+type Topology string
+
+// The topologies.
+const (
+	SQLite   Topology = "all-in-one on SQLite"
+	Postgres Topology = "all-in-one on Postgres"
+	Split    Topology = "split pair on Postgres"
+)
+
+// The programs of a Herd.
+const (
+	up        = "up"
+	registry  = "registry"
+	toolproxy = "toolproxy"
+)
+
+// Options say how a Herd starts. The zero value has no MCP servers.
+type Options struct {
+	// Servers are the mcpServers of the explicit file. Nil means none.
+	Servers map[string]any
+	// Args are further flags of every program, Env further variables, NAME=value.
+	Args, Env []string
+	// Authenticated gives an all-in-one the tokens and the TLS that a split pair always has.
+	Authenticated bool
+	// Idle starts no program: the test does.
+	Idle bool
+}
+
+// Herd is a running Toolherd.
+type Herd struct {
+	Topology Topology
+	// Dir holds everything below: home (HOME of all programs), project (their working directory), state, config with
+	// mcp.json, and out with what the programs print.
+	Dir string
+	// Config is the explicit file of MCP servers.
+	Config string
+	// Proxy serves ToolProxyService, Registry RegistryService; in the all-in-one they are the same.
+	Proxy, Registry *Program
+
+	o         Options
+	dsn       string
+	authority *authority // nil: plaintext, no tokens
+	tokens    map[string]string
+	addresses map[string]string // by program, fixed by its first start
+	http      map[string]string
+	conns     map[string]*grpc.ClientConn
+}
+
+// Each runs a test in every topology, side by side.
+func Each(t *testing.T, o Options, test func(t *testing.T, h *Herd)) {
+	t.Helper()
+	for _, topology := range []Topology{SQLite, Postgres, Split} {
+		t.Run(string(topology), func(t *testing.T) {
+			t.Parallel()
+			test(t, New(t, topology, o))
+		})
+	}
+}
+
+// New starts a Herd and waits until it serves. It ends with the test.
+func New(t testing.TB, topology Topology, o Options) *Herd {
+	t.Helper()
+	h := &Herd{
+		Topology: topology, Dir: t.TempDir(), o: o,
+		addresses: map[string]string{}, http: map[string]string{}, conns: map[string]*grpc.ClientConn{},
+	}
+	for _, dir := range []string{"home", "project", "state", "config", "out"} {
+		if err := os.Mkdir(filepath.Join(h.Dir, dir), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.Config = h.path("config", "mcp.json")
+	h.Write(t, o.Servers)
+	if topology != SQLite {
+		h.dsn = dbtest.DSN(t) // dropped after the programs have ended
+	}
+	if topology == Split || o.Authenticated {
+		h.authority = newAuthority(t, h.path("config"))
+		h.writeTokens(t)
+	}
+	if topology == Split {
+		h.save(t, h.path("config", "secret.key"), strings.Repeat("0a1b2c3d", 8))
+	}
+	t.Cleanup(func() { h.verifyNothingIsLeft(t) }) // after the clean-ups that stop the programs
+	if !o.Idle {
+		h.LaunchAll(t)
+	}
+	return h
+}
+
+// LaunchAll starts the programs and waits until they serve.
+func (h *Herd) LaunchAll(t testing.TB) {
+	t.Helper()
+	for _, name := range h.programs() {
+		h.Launch(t, name)
+		h.AwaitReady(t, name)
+	}
+}
+
+func (h *Herd) path(elem ...string) string { return filepath.Join(append([]string{h.Dir}, elem...)...) }
+
+func (h *Herd) save(t testing.TB, path, content string) {
+	t.Helper()
+	// Beside the file and then into its place, as editors do.
+	if err := os.WriteFile(path+".tmp", []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".tmp", path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Write replaces the explicit file of MCP servers.
+func (h *Herd) Write(t testing.TB, servers map[string]any) {
+	t.Helper()
+	if servers == nil {
+		servers = map[string]any{}
+	}
+	content, err := json.MarshalIndent(map[string]any{"mcpServers": servers}, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.save(t, h.Config, string(content))
+}
+
+// roles lists the roles that a token may have; a Herd has a token of each, named like it.
+func roles() []string { return []string{"agent", "operator", "worker", "toolproxy", "notifier"} }
+
+func (h *Herd) writeTokens(t testing.TB) {
+	t.Helper()
+	h.tokens = map[string]string{}
+	var b strings.Builder
+	for _, role := range roles() {
+		token := "thd_scenario-" + role + "-0123456789abcdef0123456789abcdef"
+		h.tokens[role] = token
+		sum := sha256.Sum256([]byte(token))
+		fmt.Fprintf(&b, "- {name: %s, sha256: %s, roles: [%s]", role, hex.EncodeToString(sum[:]), role)
+		if role == "agent" {
+			b.WriteString(", act_as: any")
+		}
+		b.WriteString("}\n")
+	}
+	h.save(t, h.path("config", "tokens.yaml"), b.String())
+	h.save(t, h.path("config", "peer.token"), h.tokens["toolproxy"]+"\n")
+}
+
+// programs lists what the Herd is made of, in the order of a start.
+func (h *Herd) programs() []string {
+	if h.Topology == Split {
+		return []string{registry, toolproxy}
+	}
+	return []string{up}
+}
+
+// Launch starts one of the programs, at the address that it had before if it ran already.
+func (h *Herd) Launch(t testing.TB, name string) *Program {
+	t.Helper()
+	p := Start(t, name, h.path("out"), h.Command(t, name))
+	if name != toolproxy {
+		h.Registry = p
+	}
+	if name != registry {
+		h.Proxy = p
+	}
+	return p
+}
+
+// Command is the command line of one of the programs.
+func (h *Herd) Command(t testing.TB, name string) partners.Command {
+	t.Helper()
+	var c partners.Command
+	if name == up {
+		c = partners.Command{Path: partners.Toolherd(t), Args: []string{up}}
+	} else {
+		c = partners.GoProgram(t, filepath.Join("services", name, "cmd", name))
+	}
+	address := h.addresses[name]
+	if address == "" {
+		address = "127.0.0.1:0"
+	}
+	c = c.With("--listen", address, "--http-listen", "127.0.0.1:0", "--state-dir", h.path("state"), "--project", h.path("project"))
+	if name != toolproxy {
+		c = c.With("--mcp-config", h.Config)
+		if h.dsn != "" {
+			c = c.With("--postgres", h.dsn)
+		}
+	}
+	if h.authority != nil {
+		c = c.With("--tokens-file", h.path("config", "tokens.yaml"), "--tls-cert-file", h.authority.Cert, "--tls-key-file", h.authority.Key)
+	}
+	if h.Topology == Split {
+		c = c.With("--peer-token-file", h.path("config", "peer.token"), "--peer-ca-file", h.authority.CA)
+	}
+	if name == toolproxy {
+		c = c.With("--registry", h.addresses[registry])
+	}
+	c.Dir = h.path("project")
+	c.Env = append(c.Env, "HOME="+h.path("home"))
+	if name == registry {
+		c.Env = append(c.Env, "TOOLHERD_REGISTRY_SECRET_KEY_FILE="+h.path("config", "secret.key"))
+	}
+	c.Env = append(c.Env, h.o.Env...)
+	return c.With(h.o.Args...)
+}
+
+// AwaitReady waits for the ready line of a program that was launched.
+func (h *Herd) AwaitReady(t testing.TB, name string) {
+	t.Helper()
+	p := h.Proxy
+	if name == registry {
+		p = h.Registry
+	}
+	found := p.Announced(t, `(?m)^ready grpc=(127\.0\.0\.1:[1-9]\d*) http=(127\.0\.0\.1:[1-9]\d*)$`)
+	h.addresses[name], h.http[name] = found[0], found[1]
+}
+
+// Processes lists the MCP servers of the Herd and all that they started, wherever it went; the Herd's own programs and
+// their watchdogs are not among them.
+func (h *Herd) Processes() []Proc {
+	var found []Proc
+	for _, p := range withHome(h.path("home")) {
+		if (h.Proxy == nil || p.PID != h.Proxy.PID) && (h.Registry == nil || p.PID != h.Registry.PID) {
+			found = append(found, p)
+		}
+	}
+	return found
+}
+
+// verifyNothingIsLeft fails the test if a process of the Herd survived it.
+func (h *Herd) verifyNothingIsLeft(t testing.TB) {
+	t.Helper()
+	// After a kill a watchdog may still be at its work.
+	if poll(5*time.Second, func() bool { return len(withHome(h.path("home"))) == 0 }) {
+		return
+	}
+	for _, p := range withHome(h.path("home")) {
+		t.Errorf("process %v is left over", p)
+	}
+}
