@@ -44,6 +44,7 @@ type health struct {
 	polling  bool
 	closed   bool
 	problems map[string]error // by service; nil is ready
+	lost     map[string]bool  // services that were ready and are not
 	changed  chan struct{}    // closed and replaced at each change
 }
 
@@ -53,6 +54,7 @@ func newHealth(log *slog.Logger, ready map[string]func(context.Context) error) *
 		ready:    ready,
 		grpc:     grpchealth.NewServer(),
 		problems: map[string]error{},
+		lost:     map[string]bool{},
 		changed:  make(chan struct{}),
 	}
 	h.grpc.SetServingStatus("", healthv1.HealthCheckResponse_NOT_SERVING)
@@ -117,12 +119,16 @@ func (h *health) set(service string, problem error) {
 	switch {
 	case h.closed || problem == nil && before == nil:
 		return
+	case problem == nil && h.lost[service]:
+		h.log.Info("service is ready again", "service", service)
+		delete(h.lost, service)
 	case problem == nil:
-		h.log.Info("service is ready", "service", service)
+		h.log.Debug("service is ready", "service", service)
 	case before == nil:
+		h.lost[service] = true
 		h.log.Warn("service is no longer ready", "service", service, "err", problem)
 	case before == errNotPolled: //nolint:errorlint // this very value is the first state
-		h.log.Info("service is not ready yet", "service", service, "err", problem)
+		h.log.Debug("service is not ready yet", "service", service, "err", problem)
 	case before.Error() == problem.Error():
 		return
 	default:

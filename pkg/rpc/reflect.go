@@ -7,6 +7,10 @@ import (
 	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	reflectionv1alpha "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	// Contracts that others implement: linked, so that every server can describe them.
+	_ "github.com/toolherd/toolherd/proto/gen/toolherd/agent/v1"
+	_ "github.com/toolherd/toolherd/proto/gen/toolherd/interceptor/v1"
 )
 
 // registerOpenServices registers what every server offers.
