@@ -101,24 +101,32 @@ func (c *Content) Find(name string) *Entry {
 
 // Encode returns c as canonical JSON and its id: SHA-256 over that JSON without the sources.
 func (c *Content) Encode() (ID, []byte, error) {
-	id, err := c.identity()
+	plain := *c
+	if plain.Servers == nil {
+		plain.Servers = []Entry{} // an empty list and an absent one have one form
+	}
+	if plain.Interceptors == nil {
+		plain.Interceptors = []string{}
+	}
+	content, err := canonical(plain)
 	if err != nil {
 		return "", nil, fmt.Errorf("encode snapshot: %w", err)
 	}
-	content, err := canonical(*c)
+	id, err := identify(content)
 	if err != nil {
 		return "", nil, fmt.Errorf("encode snapshot: %w", err)
 	}
 	return id, content, nil
 }
 
-// Decode reverses Encode. It refuses a content that has another id than the one it is stored under.
+// Decode reverses Encode. It refuses a content that has another id than the one it is stored under. Fields that a
+// newer version has added count for the id and are left out of the Content.
 func Decode(id ID, content []byte) (*Content, error) {
 	var c Content
 	if err := json.Unmarshal(content, &c); err != nil {
 		return nil, fmt.Errorf("decode snapshot %s: %w", id, err)
 	}
-	got, err := c.identity()
+	got, err := identify(content)
 	if err != nil {
 		return nil, fmt.Errorf("decode snapshot %s: %w", id, err)
 	}
@@ -128,38 +136,44 @@ func Decode(id ID, content []byte) (*Content, error) {
 	return &c, nil
 }
 
-func (c *Content) identity() (ID, error) {
-	plain := Content{Servers: slices.Clone(c.Servers), Interceptors: c.Interceptors}
-	for i := range plain.Servers {
-		plain.Servers[i].Source = ""
+// identify returns the id of an encoded content.
+func identify(content []byte) (ID, error) {
+	var all map[string]json.RawMessage
+	if err := json.Unmarshal(content, &all); err != nil {
+		return "", err
 	}
-	b, err := canonical(plain)
+	var servers []map[string]json.RawMessage
+	if err := json.Unmarshal(all["servers"], &servers); err != nil {
+		return "", err
+	}
+	for _, s := range servers {
+		delete(s, "source")
+	}
+	var err error
+	if all["servers"], err = canonical(servers); err != nil {
+		return "", err
+	}
+	plain, err := canonical(all)
 	if err != nil {
 		return "", err
 	}
-	sum := sha256.Sum256(b)
+	sum := sha256.Sum256(plain)
 	return ID("snap_" + hex.EncodeToString(sum[:16])), nil
 }
 
-// canonical marshals c with empty lists in place of absent ones, so that both have one form.
-func canonical(c Content) ([]byte, error) {
-	if c.Servers == nil {
-		c.Servers = []Entry{}
-	}
-	if c.Interceptors == nil {
-		c.Interceptors = []string{}
-	}
+// canonical marshals v and brings the result to its one form.
+func canonical(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	if err := enc.Encode(c); err != nil {
+	if err := enc.Encode(v); err != nil {
 		return nil, err
 	}
-	v, err := strictjson.Parse(b.Bytes(), limits)
+	parsed, err := strictjson.Parse(b.Bytes(), limits)
 	if err != nil {
 		return nil, err
 	}
-	return v.Canonical(), nil
+	return parsed.Canonical(), nil
 }
 
 // limits are far above what the files of one installation can hold: they only keep a damaged row from doing harm.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/toolherd/toolherd/pkg/secret"
 	"github.com/toolherd/toolherd/pkg/serverconfig"
 	"github.com/toolherd/toolherd/services/registry/internal/snapshot"
 	"github.com/toolherd/toolherd/services/registry/internal/source"
@@ -46,12 +47,13 @@ func (j *Judge) interceptors(files []source.File, c *snapshot.Content) (unresolv
 			names = []string{"an entry of " + f.Name + " (" + problem.String() + ")"}
 		}
 		for _, name := range names {
-			if slices.Contains(c.Interceptors, name) {
+			shown := secret.Cut(name, secret.Find(name))
+			if slices.Contains(c.Interceptors, shown) {
 				continue
 			}
-			c.Interceptors = append(c.Interceptors, name)
+			c.Interceptors = append(c.Interceptors, shown)
 			if !slices.Contains(j.policy.SkipInterceptors, name) {
-				unresolved = append(unresolved, name)
+				unresolved = append(unresolved, shown)
 			}
 		}
 	}

@@ -29,6 +29,7 @@ func TestNoLiteralSecretIsInASnapshot(t *testing.T) {
 	for name, files := range map[string][]source.File{
 		"user":              {user(seeded)},
 		"untrusted project": {project(seeded)},
+		"interceptor":       {file(snapshot.User, "i.json", `{"mcpInterceptors":["grpc://user:seeded-interceptor@127.0.0.1:9"],"mcpServers":{"a":{"url":"https://example.com"}}}`)},
 		"broken":            {user("{\"a\":{\"command\":\"x\",\n\"env\":{\"TOKEN\":\"seeded-broken\" \"B\":1}}}")},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -13,6 +13,7 @@ package verdict
 import (
 	"encoding/json"
 	"slices"
+	"strconv"
 
 	"github.com/toolherd/toolherd/pkg/secret"
 	"github.com/toolherd/toolherd/pkg/serverconfig"
@@ -132,7 +133,7 @@ func (j *Judge) decide(c candidate, unresolved []string) (snapshot.Entry, []Lite
 	case !model.Enabled:
 		e.State = snapshot.Disabled
 		e.Reason = "disabled in " + e.Source
-		e.FixCommand = "edit " + e.Source + `: set "enabled": true for ` + e.Name
+		e.FixCommand = "edit " + e.Source + `: set "enabled": true for ` + strconv.Quote(e.Name)
 	case c.file.Class == snapshot.Project && !j.policy.TrustProject:
 		e.State = snapshot.Untrusted
 		e.Reason = "defined by the project file " + e.Source + ", which nobody has trusted"
