@@ -1,0 +1,34 @@
+// Package registry is the service that owns the configuration of MCP servers: what it says, which snapshot of it is
+// effective, which project is trusted, and the literal secrets in it. It calls no tool and contacts no server.
+//
+// # From files to proxies
+//
+//	files ──source──▶ layers ──verdict──▶ content ──snapshot.Store──▶ revision ──feed──▶ WatchSnapshots
+//	                                         └── literals, sealed ──────┘
+//
+// The files are read, merged by name (a higher layer replaces an entry whole), and each entry gets its verdict: active,
+// disabled, untrusted or error. Precedence comes before trust and validity, so a rejected entry never brings back the
+// one it shadows. One bad entry is an error of that server alone. The result is content-addressed; if it differs from
+// what this replica published last, it becomes effective under the next revision.
+//
+// # Replicas
+//
+// Any number of registries may share a Postgres database; they are meant to read the same files. A replica publishes when its own files say something else
+// than before, and when it starts; it reads them again if another revision became effective meanwhile, so that old content
+// never follows newer content. Equal content makes no revision. Every replica serves what the database says is
+// effective: a wake-up makes it look at once, a poll every second makes it look in any case.
+//
+// # Safety
+//
+// Entries of project files are untrusted unless [Config.TrustProjectMCP] is set, and nothing reads a variable for
+// them. An entry that uses a credential layer, filter or interceptor that is not built is an error and never active.
+// Snapshots hold no literal secret. Literals are sealed under [Deps].Key and handed out by ResolveSecrets: for active
+// entries only, to the role toolproxy only, and never by what [Service.Register] registers. References to the
+// environment stay as written; they are resolved where they are used.
+//
+// # Failure
+//
+// Before its first own publication a registry answers NOT_READY: an older snapshot in the database may hold what is no
+// longer wanted or trusted. A file that breaks keeps its last good content, marked stale. While the database
+// is away the registry goes on serving the snapshot it knows, reports itself as not ready, and catches up by itself.
+package registry

@@ -1,0 +1,76 @@
+package registry
+
+import (
+	"context"
+
+	credentialv1 "github.com/toolherd/toolherd/proto/gen/toolherd/credential/v1"
+	registryv1 "github.com/toolherd/toolherd/proto/gen/toolherd/registry/v1"
+
+	"github.com/toolherd/toolherd/pkg/rpc"
+)
+
+const noWrites = "this version does not write configuration: edit the file that GetConfig names, it is picked up by itself"
+
+func (r *registryServer) ReplaceConfig(context.Context, *registryv1.ReplaceConfigRequest) (*registryv1.ReplaceConfigResponse, error) {
+	return nil, rpc.Unimplemented("ReplaceConfig: " + noWrites)
+}
+
+func (r *registryServer) SetServerEnabled(context.Context, *registryv1.SetServerEnabledRequest) (*registryv1.SetServerEnabledResponse, error) {
+	return nil, rpc.Unimplemented("SetServerEnabled: " + noWrites)
+}
+
+func (r *registryServer) PutServer(context.Context, *registryv1.PutServerRequest) (*registryv1.PutServerResponse, error) {
+	return nil, rpc.Unimplemented("PutServer: " + noWrites)
+}
+
+func (r *registryServer) DeleteServer(context.Context, *registryv1.DeleteServerRequest) (*registryv1.DeleteServerResponse, error) {
+	return nil, rpc.Unimplemented("DeleteServer: " + noWrites)
+}
+
+func (r *registryServer) ValidateConfig(context.Context, *registryv1.ValidateConfigRequest) (*registryv1.ValidateConfigResponse, error) {
+	return nil, rpc.Unimplemented("ValidateConfig: this version has no validation of candidates: ListServers shows the problems of what is in the files")
+}
+
+func (r *registryServer) DiffSnapshots(context.Context, *registryv1.DiffSnapshotsRequest) (*registryv1.DiffSnapshotsResponse, error) {
+	return nil, rpc.Unimplemented("DiffSnapshots: this version cannot compare snapshots: get both with GetSnapshot")
+}
+
+func (r *registryServer) ActivateSnapshot(context.Context, *registryv1.ActivateSnapshotRequest) (*registryv1.ActivateSnapshotResponse, error) {
+	return nil, rpc.Unimplemented("ActivateSnapshot: this version cannot go back to a snapshot: restore the files")
+}
+
+func (r *registryServer) ReleaseActivation(context.Context, *registryv1.ReleaseActivationRequest) (*registryv1.ReleaseActivationResponse, error) {
+	return nil, rpc.Unimplemented("ReleaseActivation: this version has no activation that holds")
+}
+
+const noApprovals = "this version keeps no approvals: `--trust-project-mcp` trusts the project's servers for one run"
+
+func (r *registryServer) ListProjects(context.Context, *registryv1.ListProjectsRequest) (*registryv1.ListProjectsResponse, error) {
+	return nil, rpc.Unimplemented("ListProjects: " + noApprovals)
+}
+
+func (r *registryServer) TrustProject(context.Context, *registryv1.TrustProjectRequest) (*registryv1.TrustProjectResponse, error) {
+	return nil, rpc.Unimplemented("TrustProject: " + noApprovals)
+}
+
+func (r *registryServer) RevokeProject(context.Context, *registryv1.RevokeProjectRequest) (*registryv1.RevokeProjectResponse, error) {
+	return nil, rpc.Unimplemented("RevokeProject: " + noApprovals)
+}
+
+const noLogin = "this version has no OAuth broker: servers that need a login are in error"
+
+func (c *credentialServer) BeginLogin(context.Context, *credentialv1.BeginLoginRequest) (*credentialv1.BeginLoginResponse, error) {
+	return nil, rpc.Unimplemented("BeginLogin: " + noLogin)
+}
+
+func (c *credentialServer) CompleteLogin(context.Context, *credentialv1.CompleteLoginRequest) (*credentialv1.CompleteLoginResponse, error) {
+	return nil, rpc.Unimplemented("CompleteLogin: " + noLogin)
+}
+
+func (c *credentialServer) Logout(context.Context, *credentialv1.LogoutRequest) (*credentialv1.LogoutResponse, error) {
+	return nil, rpc.Unimplemented("Logout: " + noLogin)
+}
+
+func (c *credentialServer) ListCredentials(context.Context, *credentialv1.ListCredentialsRequest) (*credentialv1.ListCredentialsResponse, error) {
+	return nil, rpc.Unimplemented("ListCredentials: " + noLogin)
+}
