@@ -78,7 +78,7 @@ func createKey(path string) error {
 	if err := writeNew(temp, content); err != nil {
 		return err
 	}
-	defer os.Remove(temp)
+	defer func() { _ = os.Remove(temp) }()
 	// A hard link gives the complete file its name, and fails where the name is taken.
 	if err := os.Link(temp, path); errors.Is(err, fs.ErrExist) {
 		return err

@@ -18,13 +18,14 @@ type Span struct{ Start, End int }
 func Find(text string) []Span {
 	var spans []Span
 	for i := 0; i < len(text); {
-		s, ok := Span{}, false
-		switch c := text[i]; {
-		case c == ':' || c == '=':
+		var s Span
+		var ok bool
+		switch text[i] {
+		case ':', '=':
 			if s, ok = userinfo(text, i); !ok {
 				s, ok = assignment(text, i)
 			}
-		case c == ' ' || c == '\t':
+		case ' ', '\t':
 			if s, ok = scheme(text, i); !ok {
 				s, ok = option(text, i)
 			}
@@ -218,9 +219,9 @@ func bare(text string, i int) int {
 			if i+1 < len(text) && (text[i+1] == '"' || text[i+1] == '\'') {
 				return i
 			}
-		case ',', ';', '.', ')', ']', '}', '|':
+		case ',', ';', '.', ':', '!', '?', ')', ']', '}', '|':
 			next := i + 1
-			for next < len(text) && strings.IndexByte(",;.)]}|", text[next]) >= 0 {
+			for next < len(text) && strings.IndexByte(",;.:!?)]}|", text[next]) >= 0 {
 				next++
 			}
 			if next == len(text) || strings.IndexByte(" \t\r\n\"'`", text[next]) >= 0 {

@@ -34,6 +34,7 @@ func TestRedactByPattern(t *testing.T) {
 		// names and values
 		{"key=abc", "key=***"},
 		{"token=abc&x=1", "token=***&x=1"},
+		{"dial ?token=a:b?c!: refused", "dial ?token=***!: refused"},
 		{"password=hunter2, user=bob", "password=***, user=bob"},
 		{"password=a,b;c)d. Then", "password=***. Then"},
 		{"secret = 's p a c e' end", "secret = '***' end"},
