@@ -17,11 +17,11 @@ import (
 
 var limits = strictjson.Limits{Bytes: 8 << 20, Depth: 64}
 
-func parse(t testing.TB, text string) strictjson.Value {
-	t.Helper()
+func parse(tb testing.TB, text string) strictjson.Value {
+	tb.Helper()
 	v, err := strictjson.Parse([]byte(text), limits)
 	if err != nil {
-		t.Fatalf("Parse(%q): %v", text, err)
+		tb.Fatalf("Parse(%q): %v", text, err)
 	}
 	return v
 }
@@ -52,13 +52,13 @@ func plain(v strictjson.Value) any {
 	}
 }
 
-func standard(t testing.TB, text []byte) any {
-	t.Helper()
+func standard(tb testing.TB, text []byte) any {
+	tb.Helper()
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
 	var want any
 	if err := d.Decode(&want); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return want
 }
@@ -161,6 +161,7 @@ func TestLimitsAreNamed(t *testing.T) {
 	}
 }
 
+// CFG-021
 func TestMemoryIsBoundedByTheSizeOfTheText(t *testing.T) {
 	for _, piece := range []string{"[],", "0,", `"",`, `{"a":0},`} {
 		n := (1<<18 - 16) / len(piece)

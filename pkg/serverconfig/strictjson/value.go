@@ -171,6 +171,7 @@ func (v Value) Duplicate() (string, Value) {
 				return join(Item("", i), below), second
 			}
 		}
+	default: // nothing in it
 	}
 	return "", Value{}
 }
