@@ -51,6 +51,7 @@ func (l *Link) receive(stream jsonrpc.ID, msg []byte) {
 		l.notified(stream, m.Method, m.Params)
 	case jsonrpc.Request:
 		l.asked(&m)
+	case jsonrpc.Invalid: // comes with an error
 	}
 }
 

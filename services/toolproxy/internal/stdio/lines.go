@@ -28,7 +28,8 @@ type puller struct {
 	err     error
 }
 
-// pull passes what it reads to take, which must not keep it, until the pipe ends, is closed, or take fails.
+// pull passes what it reads to take, which must not keep it, until the pipe ends, io.EOF then, is closed, or take
+// fails.
 func (p *puller) pull(file *os.File, take func(chunk []byte) error) error {
 	conn, err := file.SyscallConn()
 	if err != nil {

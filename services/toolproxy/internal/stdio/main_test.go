@@ -1,3 +1,5 @@
+//go:build linux
+
 package stdio
 
 import (
@@ -7,7 +9,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -32,9 +33,11 @@ func TestMain(m *testing.M) {
 	}
 	switch os.Getenv(mode) {
 	case "":
-		goleak.VerifyTestMain(m)
+		goleak.VerifyTestMain(guarded{m})
 	case "server":
 		serve()
+	case "sdk":
+		sdkServer()
 	case "exits at start":
 		fmt.Fprintln(os.Stderr, "cannot open database: password=hunter2hunter2")
 		os.Exit(3)
@@ -158,7 +161,6 @@ func deaf() {
 
 // host is a service with one session, whose server has a grandchild. It tells both numbers.
 func host() {
-	guard := watchdog.New(nil)
 	go func() { _ = guard.Run(context.Background()) }()
 	p, err := NewLauncher(guard).Start(context.Background(), serverSpec("server"))
 	if err != nil {
@@ -177,23 +179,26 @@ func serverSpec(m string) Spec {
 	return Spec{Server: "demo", Command: self, Env: map[string]string{mode: m, "GORACE": "atexit_sleep_ms=0"}}
 }
 
-// launcher returns a launcher with a guard that runs until the test ends.
-func launcher(t testing.TB) *Launcher {
-	t.Helper()
-	guard := watchdog.New(testLog(t))
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := guard.Run(ctx); err != nil {
-			t.Errorf("guard: %v", err)
-		}
-	}()
-	t.Cleanup(func() { cancel(); <-done })
-	return NewLauncher(guard)
+// guard starts the processes of all tests of this package.
+var guard = watchdog.New(nil)
+
+// guarded runs tests while the guard runs.
+type guarded struct{ m *testing.M }
+
+func (g guarded) Run() int {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- guard.Run(ctx) }()
+	code := g.m.Run()
+	cancel()
+	if err := <-done; err != nil {
+		fmt.Fprintln(os.Stderr, "guard:", err)
+		return 1
+	}
+	return code
 }
 
-func testLog(t testing.TB) *slog.Logger { return slog.New(slog.NewTextHandler(t.Output(), nil)) }
+func launcher() *Launcher { return NewLauncher(guard) }
 
 // running is a session of a test.
 type running struct {
@@ -204,31 +209,31 @@ type running struct {
 }
 
 // open starts a session that is closed when the test ends.
-func open(t testing.TB, l *Launcher, spec Spec, o link.Options) *running {
-	t.Helper()
-	p, err := l.Start(t.Context(), spec)
+func open(tb testing.TB, l *Launcher, spec Spec, o link.Options) *running {
+	tb.Helper()
+	p, err := l.Start(tb.Context(), spec)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	o.Server = spec.Server
 	r := &running{Link: link.New(p, o), process: p, ended: make(chan struct{})}
 	go func() {
 		defer close(r.ended)
-		r.err = r.Run(context.WithoutCancel(t.Context()))
+		r.err = r.Run(context.WithoutCancel(tb.Context()))
 	}()
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		p.Kill()
 		<-r.ended
-		assertGone(t, p.PID())
+		assertGone(tb, p.PID())
 	})
 	return r
 }
 
-func (r *running) must(t testing.TB, method, params string) string {
-	t.Helper()
-	got, err := r.Call(t.Context(), method, json.RawMessage(params))
+func (r *running) must(tb testing.TB, method, params string) string {
+	tb.Helper()
+	got, err := r.Call(tb.Context(), method, json.RawMessage(params))
 	if err != nil {
-		t.Fatalf("%s: %v", method, err)
+		tb.Fatalf("%s: %v", method, err)
 	}
 	return string(got)
 }
@@ -243,20 +248,20 @@ func alive(pid int) bool {
 	return state != 'Z' && state != 'X'
 }
 
-func assertGone(t testing.TB, pids ...int) {
-	t.Helper()
+func assertGone(tb testing.TB, pids ...int) {
+	tb.Helper()
 	for _, pid := range pids {
-		waitFor(t, fmt.Sprintf("process %d to be gone", pid), func() bool { return !alive(pid) })
+		waitFor(tb, fmt.Sprintf("process %d to be gone", pid), func() bool { return !alive(pid) })
 	}
 }
 
 // waitFor polls until cond holds.
-func waitFor(t testing.TB, what string, cond func() bool) {
-	t.Helper()
+func waitFor(tb testing.TB, what string, cond func() bool) {
+	tb.Helper()
 	deadline := time.Now().Add(20 * time.Second)
 	for !cond() {
 		if time.Now().After(deadline) {
-			t.Fatalf("waited 20 s for %s", what)
+			tb.Fatalf("waited 20 s for %s", what)
 		}
 		<-time.After(2 * time.Millisecond)
 	}

@@ -233,7 +233,7 @@ func (s *session) read(sink link.Sink) {
 	out := puller{buffers: s.pool}
 	f := framer{server: s.spec.Server, max: s.spec.MaxMessageBytes, sink: sink}
 	err := out.pull(s.stdout, f.write)
-	if err != nil && !errors.Is(err, io.EOF) {
+	if !errors.Is(err, io.EOF) {
 		s.mu.Lock()
 		s.outputErr = err
 		s.mu.Unlock()

@@ -25,7 +25,7 @@ import (
 )
 
 func TestManyCallsShareOneProcess(t *testing.T) {
-	r := open(t, launcher(t), serverSpec("server"), link.Options{})
+	r := open(t, launcher(), serverSpec("server"), link.Options{})
 	var wg sync.WaitGroup
 	for i := range 200 {
 		wg.Go(func() {
@@ -40,7 +40,7 @@ func TestManyCallsShareOneProcess(t *testing.T) {
 
 // CALL-011, at the level of link and process.
 func TestACancelledCallReturnsAtOnceAndTheProcessHearsOfIt(t *testing.T) {
-	r := open(t, launcher(t), serverSpec("server"), link.Options{})
+	r := open(t, launcher(), serverSpec("server"), link.Options{})
 	r.must(t, "echo", `{}`)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
@@ -64,7 +64,7 @@ func TestTheEnvironmentIsSixVariablesAndTheEntrys(t *testing.T) {
 	spec := serverSpec("server")
 	spec.Env["USER"] = "entry"
 	spec.Env["EXTRA"] = "a=b c"
-	r := open(t, launcher(t), spec, link.Options{})
+	r := open(t, launcher(), spec, link.Options{})
 	var got []string
 	if err := json.Unmarshal([]byte(r.must(t, "environment", "")), &got); err != nil {
 		t.Fatal(err)
@@ -79,7 +79,7 @@ func TestTheEnvironmentIsSixVariablesAndTheEntrys(t *testing.T) {
 func TestTheWorkingDirectoryIsTheSpecs(t *testing.T) {
 	spec := serverSpec("server")
 	spec.Dir = t.TempDir()
-	r := open(t, launcher(t), spec, link.Options{})
+	r := open(t, launcher(), spec, link.Options{})
 	want, err := filepath.EvalSymlinks(spec.Dir)
 	if err != nil {
 		t.Fatal(err)
@@ -91,7 +91,7 @@ func TestTheWorkingDirectoryIsTheSpecs(t *testing.T) {
 
 // SESS-023
 func TestNoiseOnStdoutIsSkippedAndCounted(t *testing.T) {
-	r := open(t, launcher(t), serverSpec("server"), link.Options{})
+	r := open(t, launcher(), serverSpec("server"), link.Options{})
 	for range 3 {
 		r.must(t, "noise", "")
 	}
@@ -102,7 +102,7 @@ func TestNoiseOnStdoutIsSkippedAndCounted(t *testing.T) {
 
 // SESS-023
 func TestALargeMessageIsWholeAndATooLargeOneFailsItsCallAlone(t *testing.T) {
-	r := open(t, launcher(t), serverSpec("server"), link.Options{})
+	r := open(t, launcher(), serverSpec("server"), link.Options{})
 	for _, size := range []int{70_000, 5 << 20} {
 		got := r.must(t, "big", fmt.Sprintf(`{"size":%d}`, size))
 		if len(got) < size-10 || !json.Valid([]byte(got)) {
@@ -139,7 +139,7 @@ func TestALargeMessageIsWholeAndATooLargeOneFailsItsCallAlone(t *testing.T) {
 
 // SESS-021, STAT-007
 func TestAProcessThatExitsFailsItsCallsAtOnceWithExitCodeAndStderr(t *testing.T) {
-	l := launcher(t)
+	l := launcher()
 	t.Run("at its start", func(t *testing.T) {
 		spec := serverSpec("exits at start")
 		spec.Redact = func(s string) string { return strings.ReplaceAll(s, "hunter2hunter2", "***") }
@@ -192,7 +192,7 @@ func TestAProcessThatExitsFailsItsCallsAtOnceWithExitCodeAndStderr(t *testing.T)
 
 // SESS-024
 func TestAProcessThatStopsReadingIsKilledAndOthersGoOn(t *testing.T) {
-	l := launcher(t)
+	l := launcher()
 	other := open(t, l, serverSpec("server"), link.Options{})
 	spec := serverSpec("server")
 	spec.WriteStall = 300 * time.Millisecond
@@ -235,7 +235,7 @@ func TestAProcessThatStopsReadingIsKilledAndOthersGoOn(t *testing.T) {
 func TestASlowReaderIsNotKilled(t *testing.T) {
 	spec := serverSpec("server")
 	spec.WriteStall = 500 * time.Millisecond
-	r := open(t, launcher(t), spec, link.Options{})
+	r := open(t, launcher(), spec, link.Options{})
 	params := `{"pad":"` + strings.Repeat("x", 4<<20) + `"}`
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
@@ -260,7 +260,7 @@ func TestASlowReaderIsNotKilled(t *testing.T) {
 }
 
 func TestAProcessThatClosesAStreamEndsTheSession(t *testing.T) {
-	l := launcher(t)
+	l := launcher()
 	for _, stream := range []string{"stdin", "stdout"} {
 		t.Run(stream, func(t *testing.T) {
 			spec := serverSpec("server")
@@ -286,7 +286,7 @@ func TestStoppingTakesItsThreeSteps(t *testing.T) {
 	notes := filepath.Join(t.TempDir(), "notes")
 	spec.Env["NOTES"] = notes
 	ready := make(chan struct{})
-	r := open(t, launcher(t), spec, link.Options{OnNotification: func(string, json.RawMessage) { close(ready) }})
+	r := open(t, launcher(), spec, link.Options{OnNotification: func(string, json.RawMessage) { close(ready) }})
 	<-ready
 	began := time.Now()
 	if err := r.Close(t.Context()); err != nil {
@@ -328,7 +328,7 @@ func TestStoppingTakesItsThreeSteps(t *testing.T) {
 }
 
 func TestAWellBehavedProcessStopsAtOnce(t *testing.T) {
-	r := open(t, launcher(t), serverSpec("server"), link.Options{})
+	r := open(t, launcher(), serverSpec("server"), link.Options{})
 	r.must(t, "echo", `{}`)
 	began := time.Now()
 	if err := r.Close(t.Context()); err != nil || time.Since(began) > time.Second {
@@ -342,7 +342,7 @@ func TestAWellBehavedProcessStopsAtOnce(t *testing.T) {
 
 // SESS-010
 func TestGrandchildrenEndWithTheirSession(t *testing.T) {
-	l := launcher(t)
+	l := launcher()
 	for _, session := range []string{"shared", "own"} {
 		for name, end := range map[string]func(t *testing.T, r *running){
 			"stopped": func(t *testing.T, r *running) {
@@ -403,23 +403,24 @@ func TestChildAndGrandchildOfAServiceThatIsKilledAreGone(t *testing.T) {
 }
 
 func TestAHundredSessionsLeaveNothingBehind(t *testing.T) {
-	l := launcher(t)
-	open(t, l, serverSpec("server"), link.Options{}).must(t, "echo", `{}`)
+	l := launcher()
+	// A server that is quickly started, with a child of its own that holds its streams.
+	spec := Spec{Server: "demo", Command: "sh", Grace: 50 * time.Millisecond, Args: []string{"-c",
+		`sleep 1000 & read -r line; echo '{"jsonrpc":"2.0","id":1,"result":{}}'; cat >/dev/null`}}
+	open(t, l, spec, link.Options{}).must(t, "echo", `{}`)
 	files := openFiles(t)
 	for range 10 {
-		t.Run("", func(t *testing.T) {
-			var wg sync.WaitGroup
-			for range 10 {
-				r := open(t, l, serverSpec("server"), link.Options{})
-				r.must(t, "echo", `{}`)
-				wg.Go(func() {
-					if err := r.Close(t.Context()); err != nil {
-						t.Error(err)
-					}
-				})
-			}
-			wg.Wait()
-		})
+		var wg sync.WaitGroup
+		for range 10 {
+			r := open(t, l, spec, link.Options{})
+			r.must(t, "echo", `{}`)
+			wg.Go(func() {
+				if err := r.Close(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
 	}
 	waitFor(t, "file descriptors to be closed", func() bool { return openFiles(t) <= files })
 }
@@ -434,7 +435,7 @@ func openFiles(t *testing.T) int {
 }
 
 func TestCloseOfAProcessThatNobodyRunsEndsIt(t *testing.T) {
-	p, err := launcher(t).Start(t.Context(), serverSpec("server"))
+	p, err := launcher().Start(t.Context(), serverSpec("server"))
 	if err != nil {
 		t.Fatal(err)
 	}

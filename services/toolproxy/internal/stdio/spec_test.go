@@ -1,3 +1,5 @@
+//go:build linux
+
 package stdio
 
 import (
@@ -25,7 +27,7 @@ func TestACommandThatCannotBeExecutedFailsAtOnce(t *testing.T) {
 	write("no-permission", "#!/bin/sh\n", 0o600)
 	interpreter := write("no-interpreter", "#!/no/such/interpreter\n", 0o700)
 	garbage := write("garbage", "\x00\x01\x02", 0o700)
-	l := launcher(t)
+	l := launcher()
 	for _, c := range []struct {
 		name string
 		spec Spec

@@ -113,6 +113,7 @@ func (w *writer) flush(data []byte) error {
 		if err := conn.Write(w.attempt.try); err != nil {
 			return w.fail(err)
 		}
+		w.attempt.data = nil
 		n := w.attempt.n
 		if err := w.attempt.err; err != nil {
 			if !errors.Is(err, syscall.EAGAIN) {

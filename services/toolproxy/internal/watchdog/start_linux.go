@@ -30,12 +30,12 @@ func start(c Command) (*os.Process, *os.File, error) {
 	}
 	_ = unix.SetNonblock(pidfd, true) // for the runtime to poll it: a thread less for each child
 	f := os.NewFile(uintptr(pidfd), "pidfd")
-	if f.SetDeadline(time.Time{}) != nil {
-		// It cannot be polled here.
-		_ = f.Close()
-		return p, nil, nil
+	if f.SetDeadline(time.Time{}) == nil {
+		return p, f, nil
 	}
-	return p, f, nil
+	// It cannot be polled here.
+	_ = f.Close()
+	return p, nil, nil
 }
 
 // awaitExit returns when the process has exited, or pidfd was closed. It does not reap it.
