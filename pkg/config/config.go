@@ -98,8 +98,6 @@ type Toolproxy struct {
 	SessionIdleTimeout time.Duration `koanf:"session_idle_timeout"`
 	// WorkspaceRoot holds the threads' working directories; empty means below StateDir.
 	WorkspaceRoot string `koanf:"workspace_root"`
-	// VirtualRoot is how results name the workspace.
-	VirtualRoot string `koanf:"virtual_root"`
 	// MaxMessageBytes is the longest message from or to an MCP server.
 	MaxMessageBytes Size `koanf:"max_message_bytes"`
 }
@@ -118,7 +116,7 @@ func Defaults() Config {
 		Registry: Registry{Source: "files", MaxToolNameLength: 64},
 		Toolproxy: Toolproxy{
 			Replicas: "one", MaxSessions: 256, StartConcurrency: 8, SessionIdleTimeout: 2 * time.Hour,
-			VirtualRoot: "/mnt/user-data", MaxMessageBytes: 16 << 20,
+			MaxMessageBytes: 16 << 20,
 		},
 	}
 }

@@ -132,3 +132,26 @@ func TestEveryKeyCanComeFromTheEnvironment(t *testing.T) {
 		t.Fatalf("only %d keys found", len(seen))
 	}
 }
+
+func TestTheExampleHoldsEveryKeyWithItsDefault(t *testing.T) {
+	const path = "../../examples/toolherd.yaml"
+	cfg, err := load(t, nil, "--config", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Defaults()
+	want.MCPConfigFrom = "mcp_config"
+	if diff := cmp.Diff(want, cfg); diff != "" {
+		t.Errorf("examples/toolherd.yaml differs from the defaults (-want +got):\n%s", diff)
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range keys() {
+		last := k.path[strings.LastIndex(k.path, ".")+1:]
+		if !strings.Contains(string(content), last+":") {
+			t.Errorf("examples/toolherd.yaml does not mention %s", k.path)
+		}
+	}
+}
