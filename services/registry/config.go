@@ -84,5 +84,5 @@ func (c Config) trustCommand() string {
 	if c.ProjectDir == "" {
 		return "toolherd up --trust-project-mcp"
 	}
-	return "toolherd up --project " + shellWord(c.ProjectDir) + " --trust-project-mcp"
+	return "toolherd up --project " + shellWord(c.places().Absolute(c.ProjectDir)) + " --trust-project-mcp"
 }

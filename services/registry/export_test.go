@@ -7,3 +7,6 @@ func (s *Service) WrapStore(wrap func(snapshot.Store) snapshot.Store) {
 	s.store = wrap(s.store)
 	s.feed.store = s.store
 }
+
+// ShellWord quotes a word for a shell.
+func ShellWord(word string) string { return shellWord(word) }

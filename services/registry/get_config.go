@@ -128,6 +128,6 @@ func newEtagKey(key *secret.Key) (*secret.Key, error) {
 		return key, nil
 	}
 	material := make([]byte, secret.KeySize)
-	rand.Read(material) //nolint:errcheck // never fails
+	rand.Read(material) // never fails
 	return secret.NewKey(material)
 }

@@ -77,11 +77,11 @@ func (p *place) config() registry.Config {
 	return registry.Config{Home: p.home, WorkDir: p.project}
 }
 
-func testKey(t testing.TB) *secret.Key {
-	t.Helper()
+func testKey(tb testing.TB) *secret.Key {
+	tb.Helper()
 	k, err := secret.NewKey([]byte("0123456789abcdef0123456789abcdef"))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return k
 }
@@ -157,13 +157,13 @@ func start(t *testing.T, d *db.DB, o options) *node {
 }
 
 // eventually waits until ok is true.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
+func eventually(tb testing.TB, what string, ok func() bool) {
+	tb.Helper()
 	deadline := time.After(20 * time.Second)
 	for !ok() {
 		select {
 		case <-deadline:
-			t.Fatalf("20 s passed before %s", what)
+			tb.Fatalf("20 s passed before %s", what)
 		case <-time.After(5 * time.Millisecond):
 		}
 	}

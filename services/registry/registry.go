@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"strings"
 	"sync/atomic"
+	"unicode"
+	"unicode/utf8"
 
 	"google.golang.org/grpc"
 
@@ -130,10 +132,30 @@ func (s *Service) Ready(ctx context.Context) error {
 	return s.db.Ping(ctx)
 }
 
-// shellWord quotes word for a shell where it needs to be.
+// shellWord quotes word for a shell where it needs to be. The result is printable text whatever word is.
 func shellWord(word string) string {
-	if word != "" && strings.Trim(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./~+:@%,=") == "" {
-		return word
+	plain, printable := word != "", true
+	for _, r := range word {
+		switch {
+		case r == utf8.RuneError || !unicode.IsPrint(r):
+			printable = false
+		case r >= utf8.RuneSelf || !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-_./+:@%,=", r):
+			plain = false
+		}
 	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+	switch {
+	case printable && plain:
+		return word
+	case printable:
+		return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+	}
+	b := []byte("$'")
+	for _, c := range []byte(word) {
+		if c >= ' ' && c < 0x7f && c != '\'' && c != '\\' {
+			b = append(b, c)
+		} else {
+			b = fmt.Appendf(b, `\x%02x`, c)
+		}
+	}
+	return string(append(b, '\''))
 }

@@ -1,7 +1,6 @@
 package registry_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -19,6 +18,7 @@ import (
 	"github.com/toolherd/toolherd/pkg/db"
 	"github.com/toolherd/toolherd/pkg/db/dbtest"
 	"github.com/toolherd/toolherd/pkg/fault"
+	"github.com/toolherd/toolherd/services/registry"
 )
 
 // API-001
@@ -269,7 +269,7 @@ func TestWhatIsNotBuiltSaysSo(t *testing.T) {
 			}
 			called++
 			req := reflect.New(v.Method(i).Type().In(1).Elem())
-			out := v.Method(i).Call([]reflect.Value{reflect.ValueOf(context.Context(t.Context())), req})
+			out := v.Method(i).Call([]reflect.Value{reflect.ValueOf(t.Context()), req})
 			err, _ := out[1].Interface().(error)
 			if fault.KindOf(err) != fault.Unimplemented || !strings.HasPrefix(err.Error(), name+": this version") {
 				t.Errorf("%s: %v, want UNIMPLEMENTED that says what is missing", name, err)
@@ -279,5 +279,56 @@ func TestWhatIsNotBuiltSaysSo(t *testing.T) {
 	want := len(registryv1.RegistryService_ServiceDesc.Methods) + len(credentialv1.CredentialService_ServiceDesc.Methods) - (len(built) - 1)
 	if called != want {
 		t.Errorf("%d RPCs were called, want %d", called, want)
+	}
+}
+
+// A path of a file system need not be text.
+func TestAProjectWhosePathIsNotUTF8IsShown(t *testing.T) {
+	p := newPlace(t)
+	p.project = filepath.Join(p.project, "caf\xe9")
+	p.projectConf(`{"a":{"command":"x"}}`)
+	p.write(filepath.Join(p.project, "b\xff.json"), `{`)
+	cfg := p.config()
+	cfg.ProjectDir, cfg.MCPConfig = p.project, []string{"b\xff.json"}
+	p.write(filepath.Join(p.project, ".git", "HEAD"), "x")
+	n := start(t, dbtest.SQLite(t), options{cfg: cfg})
+	if got, want := n.states(t), "a: UNTRUSTED, <config:b\ufffd.json>: ERROR"; got != want {
+		t.Errorf("states are %s, want %s", got, want)
+	}
+	resp, err := n.ListServers(t.Context(), &registryv1.ListServersRequest{})
+	if err != nil || !strings.Contains(resp.GetServers()[0].GetSource(), "caf\ufffd") {
+		t.Errorf("ListServers: %v, %v", resp, err)
+	}
+	if _, err := n.GetConfig(t.Context(), &registryv1.GetConfigRequest{}); !fault.Is(err, fault.ConfigInvalid) {
+		t.Errorf("GetConfig: %v", err)
+	}
+}
+
+func TestTheTrustCommandCanBePastedIntoAShell(t *testing.T) {
+	for word, want := range map[string]string{
+		"/srv/a-b_c.d":   "/srv/a-b_c.d",
+		"":               "''",
+		"/my projects/x": "'/my projects/x'",
+		"it's":           `'it'\''s'`,
+		"$(id)":          "'$(id)'",
+		"~/x":            "'~/x'",
+		"café":           "'café'",
+		"caf\xe9'":       `$'caf\xe9\x27'`,
+		"a\x1b[31m\nb":   `$'a\x1b[31m\x0ab'`,
+	} {
+		if got := registry.ShellWord(word); got != want {
+			t.Errorf("%q is quoted as %s, want %s", word, got, want)
+		}
+	}
+	p := newPlace(t)
+	p.project = filepath.Join(p.project, "my project")
+	p.projectConf(`{"a":{"command":"x"}}`)
+	cfg := p.config()
+	cfg.WorkDir, cfg.ProjectDir = filepath.Dir(p.project), filepath.Base(p.project)
+	p.write(filepath.Join(p.project, ".git", "HEAD"), "x")
+	n := start(t, dbtest.SQLite(t), options{cfg: cfg})
+	want := "toolherd up --project '" + p.project + "' --trust-project-mcp"
+	if got := n.current(t).GetServers()[0].GetFixCommand(); got != want {
+		t.Errorf("fix_command is %s, want %s", got, want)
 	}
 }

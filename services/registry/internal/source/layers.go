@@ -16,7 +16,7 @@ import (
 // Layer is a place where a file may define servers.
 type Layer struct {
 	Path  string // absolute
-	Name  string // as its user would name it
+	Name  string // as its user would name it; valid UTF-8 even where Path is not
 	Class snapshot.Class
 	// InsteadOf is the path of the layer before it if this one counts only while that one has no file.
 	InsteadOf string
@@ -79,7 +79,7 @@ func (p Places) root() (string, error) {
 	if p.ProjectDir == "" {
 		return Root(p.WorkDir), nil
 	}
-	dir := p.absolute(p.ProjectDir)
+	dir := p.Absolute(p.ProjectDir)
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 		return "", fault.New(fault.ConfigInvalid, "--project: %s is not a directory: name one that exists", dir)
 	}
@@ -97,7 +97,7 @@ func (p Places) discovered(root string) []Layer {
 		}
 	}
 	project := func(path, insteadOf string) {
-		layers = append(layers, Layer{Path: path, Name: path, Class: snapshot.Project, InsteadOf: insteadOf})
+		layers = append(layers, Layer{Path: path, Name: valid(path), Class: snapshot.Project, InsteadOf: insteadOf})
 	}
 	project(filepath.Join(root, ".deepagents", ".mcp.json"), "")
 	project(filepath.Join(root, ".toolherd", ".mcp.json"), "")
@@ -109,17 +109,20 @@ func (p Places) discovered(root string) []Layer {
 }
 
 func (p Places) explicit(name string) (Layer, error) {
-	path := p.absolute(name)
+	path := p.Absolute(name)
 	_, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Layer{}, fault.New(fault.ConfigInvalid,
 			"%s: %s does not exist: create it, or name a file that does", p.explicitFrom(), path)
 	}
-	return Layer{Path: path, Name: path, Class: snapshot.Explicit}, nil // what else is wrong shows when it is read
+	return Layer{Path: path, Name: valid(path), Class: snapshot.Explicit}, nil // what else is wrong shows when it is read
 }
 
-// absolute expands a leading ~ and counts a relative path from the working directory.
-func (p Places) absolute(path string) string {
+// valid returns path as text that any format can carry.
+func valid(path string) string { return strings.ToValidUTF8(path, "\ufffd") }
+
+// Absolute expands a leading ~ and counts a relative path from the working directory.
+func (p Places) Absolute(path string) string {
 	if rest, ok := strings.CutPrefix(path, "~"); ok && p.Home != "" && (rest == "" || rest[0] == '/') {
 		return filepath.Join(p.Home, rest)
 	}
@@ -201,7 +204,7 @@ func leadsToGitDir(dir, gitFile string) bool {
 	if err != nil {
 		return false
 	}
-	defer f.Close() //nolint:errcheck // only read
+	defer f.Close()
 	head := make([]byte, 8192)
 	n, _ := f.Read(head)
 	rest, ok := bytes.CutPrefix(head[:n], []byte("gitdir: "))

@@ -71,12 +71,13 @@ func brokenFiles(files []source.File, servers map[string]Raw) []snapshot.Entry {
 		if f.Problem == nil {
 			continue
 		}
-		name := "<config:" + filepath.Base(f.Path) + ">"
+		path := strings.ToValidUTF8(f.Path, "\ufffd")
+		name := "<config:" + filepath.Base(path) + ">"
 		if names[name] {
 			name = "<config:" + f.Name + ">"
 		}
 		names[name] = true
-		reason := f.Path + " " + describe(*f.Problem)
+		reason := path + " " + describe(*f.Problem)
 		if f.Good {
 			reason += "; its last good content is in force"
 		}

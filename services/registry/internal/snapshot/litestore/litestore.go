@@ -200,7 +200,7 @@ func (s *Store) List(ctx context.Context, before snapshot.Revision, limit int) (
 	return out, nil
 }
 
-const secretSQL = `
+const sealedSQL = `
     select ciphertext, key_id
       from registry_secret
      where server = ? and field_path = ? and mac = ?`
@@ -210,7 +210,7 @@ func (s *Store) Secrets(ctx context.Context, refs []snapshot.Ref) ([]snapshot.Se
 	var out []snapshot.Secret
 	for _, r := range refs {
 		x := snapshot.Secret{Ref: r}
-		err := s.db.Read().QueryRowContext(ctx, secretSQL, r.Server, r.FieldPath, r.MAC).Scan(&x.Ciphertext, &x.KeyID)
+		err := s.db.Read().QueryRowContext(ctx, sealedSQL, r.Server, r.FieldPath, r.MAC).Scan(&x.Ciphertext, &x.KeyID)
 		if errors.Is(err, sql.ErrNoRows) {
 			continue
 		}
@@ -224,7 +224,7 @@ func (s *Store) Secrets(ctx context.Context, refs []snapshot.Ref) ([]snapshot.Se
 
 // collect reads rows to their end and closes them.
 func collect[T any](rows *sql.Rows, scan func(*sql.Rows) (T, error)) ([]T, error) {
-	defer rows.Close() //nolint:errcheck // rows.Err has what matters
+	defer rows.Close() // rows.Err has what matters
 	var out []T
 	for rows.Next() {
 		v, err := scan(rows)

@@ -203,7 +203,7 @@ func (s *Store) List(ctx context.Context, before snapshot.Revision, limit int) (
 	return out, nil
 }
 
-const secretsSQL = `
+const sealedSQL = `
     select s.server, s.field_path, s.mac, s.ciphertext, s.key_id
       from registry_secret s
       join unnest($1::text[], $2::text[], $3::text[]) as r (server, field_path, mac)
@@ -215,7 +215,7 @@ func (s *Store) Secrets(ctx context.Context, refs []snapshot.Ref) ([]snapshot.Se
 	for _, r := range refs {
 		servers, paths, macs = append(servers, r.Server), append(paths, r.FieldPath), append(macs, r.MAC)
 	}
-	rows, err := s.pool.Query(ctx, secretsSQL, servers, paths, macs)
+	rows, err := s.pool.Query(ctx, sealedSQL, servers, paths, macs)
 	if err != nil {
 		return nil, fmt.Errorf("read secrets: %w", err)
 	}

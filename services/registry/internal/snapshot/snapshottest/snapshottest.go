@@ -144,7 +144,7 @@ func backAndForth(t *testing.T, s snapshot.Store) {
 		}
 		revisions = append(revisions, p.Revision)
 	}
-	if !(revisions[0] < revisions[1] && revisions[1] < revisions[2]) {
+	if revisions[0] >= revisions[1] || revisions[1] >= revisions[2] {
 		t.Errorf("revisions %v do not rise", revisions)
 	}
 	l := list(t, s)
