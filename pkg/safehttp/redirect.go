@@ -40,7 +40,7 @@ func redirectCheck(r Redirects, limit int) func(req *http.Request, via []*http.R
 				kept[k] = v
 			}
 		}
-		req.Header = kept
+		req.Header = kept //nolint:gosec // G119: fewer headers than net/http would keep
 		return nil
 	}
 }

@@ -125,12 +125,11 @@ func CheckURL(u *url.URL) error {
 	if err := checkHost(host); err != nil {
 		return err
 	}
-	a, err := netip.ParseAddr(host)
-	if err != nil {
-		return nil
+	if a, err := netip.ParseAddr(host); err == nil {
+		d := dialer{private: AnyHost}
+		return d.check(host, a)
 	}
-	d := dialer{private: AnyHost}
-	return d.check(host, a)
+	return nil
 }
 
 func closeBody(req *http.Request) {

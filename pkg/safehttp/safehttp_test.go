@@ -158,7 +158,6 @@ func TestPrivateAddressesFollowThePolicyOfTheHost(t *testing.T) {
 		{"other host", "http://other.example:" + s.port(), safehttp.SameHost(home), false},
 		{"public-looking name for a private address", "http://home.example:" + s.port(), safehttp.VisiblyPrivate(home), false},
 	} {
-		// CRED-023
 		c := newClient(t, safehttp.Options{AllowPrivate: tt.policy, Setting: "allow it in the entry", Resolver: &loopback{}})
 		_, body, err := get(t, c, tt.url, nil)
 		if tt.ok && (err != nil || body != "ok") || !tt.ok && !errors.Is(err, safehttp.ErrRefused) {
@@ -172,8 +171,7 @@ func TestPrivateAddressesFollowThePolicyOfTheHost(t *testing.T) {
 
 func TestRedirectsNeverCarryCredentialsToAnotherOrigin(t *testing.T) {
 	other := serve(t, ok)
-	var same *hits
-	same = serve(t, func(w http.ResponseWriter, r *http.Request) {
+	same := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/here":
 			http.Redirect(w, r, "/there", http.StatusTemporaryRedirect)
@@ -259,6 +257,20 @@ func TestRedirectsNeverCarryCredentialsToAnotherOrigin(t *testing.T) {
 	}
 	if diff := cmp.Diff("application/json", got.Get("Accept")); diff != "" {
 		t.Errorf("Accept: %s", diff)
+	}
+}
+
+func TestARedirectNeverLeavesTLS(t *testing.T) {
+	plain := serve(t, ok)
+	secure := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, plain.URL, http.StatusFound)
+	}))
+	defer secure.Close()
+	roots := secure.Client().Transport.(*http.Transport).TLSClientConfig
+	c := newClient(t, safehttp.Options{AllowPrivate: safehttp.AnyHost, Redirects: safehttp.RedirectSafe, TLS: roots})
+	_, _, err := get(t, c, secure.URL, nil)
+	if !errors.Is(err, safehttp.ErrRefused) || !strings.Contains(err.Error(), "from https") || len(plain.seen()) != 0 {
+		t.Errorf("%v, %d requests", err, len(plain.seen()))
 	}
 }
 
