@@ -136,7 +136,8 @@ const (
 // EncodeHeader returns s as a mirrored header carries it: as it is where that is safe, otherwise in the protocol's
 // Base64 form.
 func EncodeHeader(s string) string {
-	safe := s == strings.Trim(s, " \t") && !(strings.HasPrefix(s, encodedPrefix) && strings.HasSuffix(s, encodedSuffix))
+	ambiguous := strings.HasPrefix(s, encodedPrefix) && strings.HasSuffix(s, encodedSuffix)
+	safe := s == strings.Trim(s, " \t") && !ambiguous
 	for i := 0; safe && i < len(s); i++ {
 		safe = s[i] >= ' ' && s[i] <= '~'
 	}

@@ -120,14 +120,14 @@ const (
 
 // failureIn returns the error object if body is a JSON-RPC failure, and whether it is the answer to request m.
 func failureIn(body []byte, m *jsonrpc.Message) (*jsonrpc.Error, owner) {
-	got, err := jsonrpc.Parse(body)
-	if err != nil || got.Kind != jsonrpc.Failure {
-		return nil, others
+	got, parseErr := jsonrpc.Parse(body)
+	if parseErr != nil || got.Kind != jsonrpc.Failure {
+		return nil, others //nolint:nilerr // the result is no outcome of this function but what was found
 	}
-	e, err := jsonrpc.DecodeError(got.Error)
+	e, decodeErr := jsonrpc.DecodeError(got.Error)
 	switch {
-	case err != nil:
-		return nil, others
+	case decodeErr != nil:
+		return nil, others //nolint:nilerr // as above
 	case m == nil || m.Kind != jsonrpc.Request:
 		return e, others
 	case got.ID == nil:
@@ -163,12 +163,8 @@ func lost(status int, failure *jsonrpc.Error, whose owner, body string) bool {
 // LostInBand returns the [SessionLostError] if an answer that came with HTTP 200 to a request within a session says
 // that the session is gone, else nil.
 func (c *Client) LostInBand(what string, answer []byte) error {
-	m, err := jsonrpc.Parse(answer)
-	if err != nil || m.Kind != jsonrpc.Failure {
-		return nil
-	}
-	e, err := jsonrpc.DecodeError(m.Error)
-	if err != nil || !namesLostSession(e.Code, e.Message) {
+	e, _ := failureIn(answer, nil)
+	if e == nil || !namesLostSession(e.Code, e.Message) {
 		return nil
 	}
 	return &SessionLostError{Server: c.server, What: what, Code: http.StatusOK, Detail: c.redactor.Redact(e.Message)}
@@ -217,28 +213,32 @@ func kept(h http.Header) http.Header {
 //
 // It is called for each message of a stream, large ones too, so what the usual encoders write is told by its ends.
 func Answers(msg []byte, id jsonrpc.ID) bool {
-	rest, ok := bytes.CutPrefix(msg, []byte(`{"jsonrpc":"2.0",`))
-	if ok {
-		if tail, found := bytes.CutPrefix(rest, []byte(`"id":`)); found {
-			tail, found = bytes.CutPrefix(tail, id)
-			if found && (bytes.HasPrefix(tail, []byte(`,"result":`)) || bytes.HasPrefix(tail, []byte(`,"error":`))) {
-				return true
-			}
-		}
-	} else if rest, ok = bytes.CutPrefix(msg, []byte(`{`)); !ok {
-		rest = nil
-	}
-	if bytes.HasPrefix(rest, []byte(`"result":`)) || bytes.HasPrefix(rest, []byte(`"error":`)) {
-		head, found := bytes.CutSuffix(msg, []byte(`}`))
-		if head, found = bytes.CutSuffix(head, id); found && bytes.HasSuffix(head, []byte(`,"id":`)) {
-			return true
-		}
+	if endsAsAnswer(msg, id) {
+		return true
 	}
 	m, err := jsonrpc.Parse(msg)
 	if err != nil {
 		return m.Answers() && sameID(m.ID, id)
 	}
 	return m.Kind == jsonrpc.Response && sameID(m.ID, id) || m.Kind == jsonrpc.Failure && (m.ID == nil || sameID(m.ID, id))
+}
+
+// endsAsAnswer looks at the beginning of a message, where most encoders put the id, and at its end, where the others do.
+func endsAsAnswer(msg []byte, id jsonrpc.ID) bool {
+	rest, versioned := bytes.CutPrefix(msg, []byte(`{"jsonrpc":"2.0",`))
+	if !versioned {
+		rest, _ = bytes.CutPrefix(msg, []byte(`{`))
+	}
+	if afterKey, found := bytes.CutPrefix(rest, []byte(`"id":`)); versioned && found {
+		tail, mine := bytes.CutPrefix(afterKey, id)
+		return mine && (bytes.HasPrefix(tail, []byte(`,"result":`)) || bytes.HasPrefix(tail, []byte(`,"error":`)))
+	}
+	if !bytes.HasPrefix(rest, []byte(`"result":`)) && !bytes.HasPrefix(rest, []byte(`"error":`)) {
+		return false // it may be a request of the server's own with the same id
+	}
+	head, object := bytes.CutSuffix(msg, []byte(`}`))
+	head, mine := bytes.CutSuffix(head, id)
+	return object && mine && bytes.HasSuffix(head, []byte(`,"id":`))
 }
 
 func sameID(a, b jsonrpc.ID) bool {

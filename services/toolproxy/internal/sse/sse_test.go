@@ -288,11 +288,13 @@ func TestAServerThatIsNoneSaysWhatItIs(t *testing.T) {
 		handler http.HandlerFunc
 		reason  fault.Reason
 	}{
-		"login":    {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401) }, fault.UpstreamUnauthenticated},
-		"method":   {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(405) }, fault.UpstreamProtocol},
-		"html":     {func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "<html>") }, fault.UpstreamProtocol},
-		"empty":    {func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Type", "text/event-stream") }, fault.UpstreamProtocol},
-		"redirect": {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://other.example/", 302) }, fault.ServerError},
+		"login":  {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401) }, fault.UpstreamUnauthenticated},
+		"method": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(405) }, fault.UpstreamProtocol},
+		"html":   {func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "<html>") }, fault.UpstreamProtocol},
+		"empty":  {func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Type", "text/event-stream") }, fault.UpstreamProtocol},
+		"redirect": {func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://other.example/", http.StatusFound)
+		}, fault.ServerError},
 		"no endpoint": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/event-stream")
 			_, _ = fmt.Fprint(w, "data: {}\n\n")

@@ -36,6 +36,7 @@ func BenchmarkCallBesideTheSDK(b *testing.B) {
 }
 
 func besideSDK(b *testing.B, o mcp.StreamableHTTPOptions, concurrent int, arguments string) {
+	b.Helper()
 	s := exchangetest.NewMCPServer(nil)
 	srv := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, &o))
 	defer srv.Close()
@@ -92,6 +93,7 @@ func besideSDK(b *testing.B, o mcp.StreamableHTTPOptions, concurrent int, argume
 
 // cpuTime is the processor time of this process, client and server alike: on a busy machine it says more than the clock.
 func cpuTime(b *testing.B) time.Duration {
+	b.Helper()
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
 		b.Fatal(err)
@@ -100,6 +102,7 @@ func cpuTime(b *testing.B) time.Duration {
 }
 
 func repeat(b *testing.B, calls, concurrent int, call func(context.Context) error) {
+	b.Helper()
 	var left atomic.Int64
 	left.Store(int64(calls))
 	var wg sync.WaitGroup

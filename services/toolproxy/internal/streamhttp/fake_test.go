@@ -11,15 +11,15 @@ import (
 )
 
 // fake is a server that keeps sessions and leaves everything but the handshake to a handler.
-func fake(t testing.TB, handle func(w http.ResponseWriter, r *http.Request, m jsonrpc.Message)) *exchangetest.Server {
-	t.Helper()
-	return exchangetest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+func fake(tb testing.TB, handle func(w http.ResponseWriter, r *http.Request, m jsonrpc.Message)) *exchangetest.Server {
+	tb.Helper()
+	return exchangetest.Serve(tb, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		m, _ := jsonrpc.Parse(exchangetest.ReadBody(r))
-		switch {
-		case m.Method == "initialize":
+		switch m.Method {
+		case "initialize":
 			w.Header().Set("Mcp-Session-Id", "sess-1")
 			answer(w, m, `{"protocolVersion":"2025-06-18","capabilities":{},"serverInfo":{"name":"fake","version":"1"}}`)
-		case m.Method == "notifications/initialized":
+		case "notifications/initialized":
 			w.WriteHeader(http.StatusAccepted)
 		default:
 			handle(w, r, m)

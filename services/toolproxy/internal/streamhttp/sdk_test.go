@@ -3,9 +3,11 @@ package streamhttp_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,23 +28,23 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const modernMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}`
 
 // newWire returns a wire to url; change may alter its options.
-func newWire(t testing.TB, url string, change ...func(*streamhttp.Options)) *streamhttp.Wire {
-	t.Helper()
-	o := streamhttp.Options{Options: exchange.Options{Server: "srv", URL: url, Transport: exchangetest.Transport(t)}}
+func newWire(tb testing.TB, url string, change ...func(*streamhttp.Options)) *streamhttp.Wire {
+	tb.Helper()
+	o := streamhttp.Options{Options: exchange.Options{Server: "srv", URL: url, Transport: exchangetest.Transport(tb)}}
 	for _, c := range change {
 		c(&o)
 	}
 	w, err := streamhttp.New(o)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return w
 }
 
 // sdk serves a Go SDK server.
-func sdk(t testing.TB, s *mcp.Server, o mcp.StreamableHTTPOptions) *exchangetest.Server {
-	t.Helper()
-	return exchangetest.Serve(t, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, &o))
+func sdk(tb testing.TB, s *mcp.Server, o mcp.StreamableHTTPOptions) *exchangetest.Server {
+	tb.Helper()
+	return exchangetest.Serve(tb, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, &o))
 }
 
 func TestBothErasAndBothAnswerFormsOfTheSDKServer(t *testing.T) {
@@ -83,7 +85,6 @@ func TestBothErasAndBothAnswerFormsOfTheSDKServer(t *testing.T) {
 			if err := p.Close(); err != nil {
 				t.Error(err)
 			}
-			// SESS-028
 			if got := len(srv.Requests(http.MethodDelete)); got != map[bool]int{true: 1, false: 0}[tt.session] {
 				t.Errorf("%d DELETEs", got)
 			}
@@ -158,11 +159,9 @@ func TestConnectionsAreUsedAgain(t *testing.T) {
 			for range 16 {
 				wg.Go(func() {
 					for range 25 {
-						ctx, cancel := context.WithCancel(t.Context())
-						if _, err := p.Call(ctx, "tools/call", `{"name":"echo"}`); err != nil {
+						if _, err := p.Call(t.Context(), "tools/call", `{"name":"echo"}`); err != nil {
 							t.Error(err)
 						}
-						cancel() // as callers do with defer: must not cost the connection
 					}
 				})
 			}
@@ -172,6 +171,48 @@ func TestConnectionsAreUsedAgain(t *testing.T) {
 				t.Errorf("400 calls, 16 at a time, made %d connections", n)
 			}
 		})
+	}
+}
+
+func TestAStreamThatEndsAfterItsCallKeepsItsConnection(t *testing.T) {
+	end := make(chan struct{})
+	var cut atomic.Int64
+	srv := fake(t, func(w http.ResponseWriter, r *http.Request, m jsonrpc.Message) {
+		if tool(m) == "quick" {
+			answer(w, m, `{}`)
+			return
+		}
+		events(w)
+		send(w, "data: %s\n\n", jsonrpc.AppendResult(nil, m.ID, []byte(`{}`)))
+		select {
+		case <-end:
+		case <-r.Context().Done():
+			cut.Add(1)
+			<-end
+		}
+	})
+	p := exchangetest.Start(t, newWire(t, srv.URL))
+	for range 10 {
+		ctx, cancel := context.WithCancel(t.Context())
+		if _, err := p.Call(ctx, "tools/call", call("x")); err != nil {
+			t.Fatal(err)
+		}
+		cancel() // as callers do with defer
+		for range 5 {
+			if _, err := p.Call(t.Context(), "tools/call", call("quick")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		idle := srv.Idle()
+		end <- struct{}{}
+		exchangetest.Eventually(t, "the stream has ended", func() bool { return srv.Idle() > idle })
+	}
+	if n := cut.Load(); n > 0 {
+		t.Errorf("%d of 10 streams were cut when their caller's context ended after the call", n)
+	}
+	// The server may see the end of a stream a moment before the client does, so the next call may meet it unfinished.
+	if n := srv.Conns(); n > 4 {
+		t.Errorf("10 such calls, one after the other, made %d connections", n)
 	}
 }
 
@@ -205,17 +246,39 @@ func TestTheStandingStreamBringsWhatBelongsToNoCall(t *testing.T) {
 
 func TestAServerWithoutAStandingStreamIsAskedOnce(t *testing.T) {
 	srv := sdk(t, exchangetest.NewMCPServer(nil), mcp.StreamableHTTPOptions{Stateless: true})
-	p := exchangetest.Start(t, newWire(t, srv.URL, func(o *streamhttp.Options) { o.StandingGET = true }))
+	var log lockedBuffer
+	p := exchangetest.Start(t, newWire(t, srv.URL, func(o *streamhttp.Options) {
+		o.StandingGET = true
+		o.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}))
 	p.MustInitialize()
-	exchangetest.Eventually(t, "the stream is asked for", func() bool { return len(srv.Requests(http.MethodGet)) == 1 })
-	for range 20 {
-		if _, err := p.Call(t.Context(), "tools/call", `{"name":"echo"}`); err != nil {
-			t.Fatal(err)
-		}
-	}
+	exchangetest.Eventually(t, "the wire gives up the standing stream", func() bool {
+		return strings.Contains(log.String(), "server offers no standing stream")
+	})
 	if n := len(srv.Requests(http.MethodGet)); n != 1 {
 		t.Errorf("%d GETs", n)
 	}
+	if _, err := p.Call(t.Context(), "tools/call", `{"name":"echo"}`); err != nil {
+		t.Errorf("calls go on: %v", err)
+	}
+}
+
+// lockedBuffer is a log that a test reads while it is written.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }
 
 func TestProgressComesOnTheStreamOfItsCall(t *testing.T) {

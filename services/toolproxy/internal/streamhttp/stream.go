@@ -42,7 +42,7 @@ func (p *post) stream(resp *http.Response) error {
 			err = errors.New("the stream ended")
 		}
 		again.note(r)
-		if resp, err = p.resume(&again, err); err != nil {
+		if resp, err = p.resume(&again, err); err != nil { //nolint:bodyclose // the next round closes it
 			return err
 		}
 	}

@@ -42,15 +42,15 @@ type Peer struct {
 }
 
 // Start runs w until the test ends.
-func Start(t testing.TB, w link.SinkWire) *Peer {
-	t.Helper()
-	ctx, stop := context.WithCancel(t.Context())
+func Start(tb testing.TB, w link.SinkWire) *Peer {
+	tb.Helper()
+	ctx, stop := context.WithCancel(tb.Context())
 	p := &Peer{
-		t: t, wire: w, stop: stop, end: make(chan error, 1), calls: map[string]chan jsonrpc.Message{},
+		t: tb, wire: w, stop: stop, end: make(chan error, 1), calls: map[string]chan jsonrpc.Message{},
 		Others: make(chan jsonrpc.Message, 1000), Dropped: make(chan error, 1000),
 	}
 	go func() { p.end <- w.RunSink(ctx, p) }()
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		stop()
 		if p.end != nil {
 			p.Wait()
@@ -181,14 +181,15 @@ func (p *Peer) MustInitialize() {
 type Server struct {
 	*httptest.Server
 	conns atomic.Int64
+	idle  atomic.Int64
 
 	mu       sync.Mutex
 	requests []*http.Request
 }
 
 // Serve starts a server on loopback that lives as long as the test.
-func Serve(t testing.TB, h http.Handler) *Server {
-	t.Helper()
+func Serve(tb testing.TB, h http.Handler) *Server {
+	tb.Helper()
 	s := &Server{}
 	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
@@ -197,12 +198,16 @@ func Serve(t testing.TB, h http.Handler) *Server {
 		h.ServeHTTP(w, r)
 	}))
 	s.Config.ConnState = func(_ net.Conn, st http.ConnState) {
-		if st == http.StateNew {
+		switch st {
+		case http.StateNew:
 			s.conns.Add(1)
+		case http.StateIdle:
+			s.idle.Add(1)
+		case http.StateActive, http.StateHijacked, http.StateClosed:
 		}
 	}
 	s.Start()
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		s.CloseClientConnections()
 		s.Close()
 	})
@@ -225,10 +230,14 @@ func (s *Server) Requests(method string) []*http.Request {
 // Conns returns the number of connections made so far.
 func (s *Server) Conns() int { return int(s.conns.Load()) }
 
+// Idle returns how often a connection has become idle, each time after one exchange.
+func (s *Server) Idle() int { return int(s.idle.Load()) }
+
 // Transport returns a transport that may reach loopback and ends with the test.
-func Transport(t testing.TB) *safehttp.Transport {
+func Transport(tb testing.TB) *safehttp.Transport {
+	tb.Helper()
 	tr := safehttp.NewTransport(safehttp.Options{AllowPrivate: safehttp.AnyHost, MaxBodyBytes: -1})
-	t.Cleanup(tr.CloseIdleConnections)
+	tb.Cleanup(tr.CloseIdleConnections)
 	return tr
 }
 
@@ -278,14 +287,14 @@ func ReadBody(r *http.Request) []byte {
 }
 
 // Eventually waits until ok is true.
-func Eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
+func Eventually(tb testing.TB, what string, ok func() bool) {
+	tb.Helper()
 	deadline := time.Now().Add(Patience)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for !ok() {
 		if time.Now().After(deadline) {
-			t.Fatalf("still waiting: %s", what)
+			tb.Fatalf("still waiting: %s", what)
 		}
 		<-tick.C
 	}
