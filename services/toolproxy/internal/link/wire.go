@@ -11,7 +11,7 @@ import (
 type Wire interface {
 	// Send sends one message, which has no line end in it. The wire may keep msg. An answer may be delivered
 	// before Send returns, or on another goroutine; over HTTP Send returns only when the answer's stream has
-	// ended. An error concerns this message alone, unless the wire ends; where the wire has ended, or is about
+	// ended, with an error if there was no answer in it. An error concerns this message alone, unless the wire ends; where the wire has ended, or is about
 	// to, and the message was not sent, it matches ErrEnded. When ctx ends Send returns soon.
 	Send(ctx context.Context, msg []byte) error
 

@@ -232,33 +232,6 @@ func TestAProcessThatStopsReadingIsKilledAndOthersGoOn(t *testing.T) {
 	}
 }
 
-func TestASlowReaderIsNotKilled(t *testing.T) {
-	spec := serverSpec("server")
-	spec.WriteStall = 500 * time.Millisecond
-	r := open(t, launcher(), spec, link.Options{})
-	params := `{"pad":"` + strings.Repeat("x", 4<<20) + `"}`
-	stop := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		// Stopped most of the time, it reads a little each time it runs.
-		for {
-			_ = syscall.Kill(r.process.PID(), syscall.SIGSTOP)
-			<-time.After(20 * time.Millisecond)
-			_ = syscall.Kill(r.process.PID(), syscall.SIGCONT)
-			select {
-			case <-time.After(time.Millisecond):
-			case <-stop:
-				return
-			}
-		}
-	})
-	if got := r.must(t, "echo", params); got != params {
-		t.Errorf("%d bytes came back of %d", len(got), len(params))
-	}
-	close(stop)
-	wg.Wait()
-}
-
 func TestAProcessThatClosesAStreamEndsTheSession(t *testing.T) {
 	l := launcher()
 	for _, stream := range []string{"stdin", "stdout"} {

@@ -107,6 +107,34 @@ func TestSendersWaitForRoomOnlyAsLongAsTheirContext(t *testing.T) {
 	}
 }
 
+func TestASlowReaderIsNoStall(t *testing.T) {
+	const stall = time.Second
+	w, r := newTestWriter(t, stall, 1<<20)
+	began := time.Now()
+	if err := w.Send(t.Context(), []byte(strings.Repeat("x", 1<<20))); err != nil {
+		t.Fatal(err)
+	}
+	// It reads a little all the time, and takes longer than the stall time for the whole.
+	read := 0
+	buf := make([]byte, 1<<20/200)
+	for read <= 1<<20 {
+		n, err := r.Read(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		read += n
+		<-time.After(stall / 150)
+	}
+	if took := time.Since(began); took < stall {
+		t.Errorf("it read everything within %v: this proves nothing", took)
+	}
+	select {
+	case <-w.broken:
+		t.Errorf("the writer gave up: %v", w.err)
+	default:
+	}
+}
+
 func TestAStalledWriterFailsEveryoneForGood(t *testing.T) {
 	w, _ := newTestWriter(t, 20*time.Millisecond, 1000)
 	if err := w.Send(t.Context(), []byte(strings.Repeat("x", 100_000))); err != nil {
