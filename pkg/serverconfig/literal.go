@@ -49,9 +49,7 @@ func places(root strictjson.Value) []place {
 		case "oauth":
 			w.block(path, v, oauthKeys)
 		case "auth":
-			if v.Kind() == strictjson.String && v.Text() != "oauth" {
-				w.whole(path, v)
-			} else {
+			if v.Text() != "oauth" {
 				w.block(path, v, authKeys)
 			}
 		case "user_auth":
@@ -98,7 +96,7 @@ func (w *walker) values(path string, v strictjson.Value) {
 // block is for an object with known keys, whose other keys are secret if they look so.
 func (w *walker) block(path string, v strictjson.Value, known []string) {
 	if v.Kind() != strictjson.Object {
-		w.anything(path, v)
+		w.whole(path, v) // what stands in its place may well be the credential itself
 		return
 	}
 	for key, member := range v.Members() {
