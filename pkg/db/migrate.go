@@ -141,7 +141,7 @@ func (d *DB) appliedVersions(ctx context.Context) (map[int64]bool, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer rows.Close() //nolint:errcheck // rows.Err says whether all were read
+	defer rows.Close()
 	applied := map[int64]bool{}
 	for rows.Next() {
 		var version int64
