@@ -119,7 +119,13 @@ func (f *framer) extend(piece []byte) error {
 		}
 		return nil
 	}
-	if len(f.line)+len(piece) <= f.max {
+	if n := len(f.line) + len(piece); n <= f.max {
+		if n > cap(f.line) {
+			// append alone would grow a large slice by a quarter each time.
+			grown := make([]byte, len(f.line), min(max(2*cap(f.line), n), f.max))
+			copy(grown, f.line)
+			f.line = grown
+		}
 		f.line = append(f.line, piece...)
 		return nil
 	}
