@@ -43,7 +43,9 @@ Progress goes to standard error. The exit status is 1 if the tool reports an err
 			if raw != "" && len(args) > 1 {
 				return usageError{errors.New("--json and key=value exclude each other: leave one out")}
 			}
-			return nil
+			// Whatever the types are, wrong usage is told before a server is asked or started.
+			_, err := buildArguments(args[1:], nil)
+			return err
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if timeout < 0 {

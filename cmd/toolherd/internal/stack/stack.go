@@ -51,11 +51,15 @@ func Up(ctx context.Context, cfg config.Config, stderr io.Writer, ready func(ctx
 func Compose(ctx context.Context, cfg config.Config, stderr io.Writer, f func(ctx context.Context, conn *grpc.ClientConn) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	return compose(ctx, cfg, composition{stderr: stderr, patience: clientPatience, private: true,
+	// The error of f is kept apart: to the services its end is an ordinary one, whatever it came to.
+	var result error
+	err := compose(ctx, cfg, composition{stderr: stderr, patience: clientPatience, private: true,
 		ready: func(ctx context.Context, conn *grpc.ClientConn) error {
 			defer cancel()
-			return f(ctx, conn)
+			result = f(ctx, conn)
+			return nil
 		}})
+	return errors.Join(result, err)
 }
 
 type composition struct {
