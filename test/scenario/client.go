@@ -64,7 +64,7 @@ func (h *Herd) Conn(t testing.TB, program, role string) *grpc.ClientConn {
 		t.Fatal(err)
 	}
 	h.conns[key] = conn
-	t.Cleanup(func() { conn.Close() })
+	h.t.Cleanup(func() { conn.Close() })
 	return conn
 }
 

@@ -57,6 +57,7 @@ type Herd struct {
 	// Proxy serves ToolProxyService, Registry RegistryService; in the all-in-one they are the same.
 	Proxy, Registry *Program
 
+	t         testing.TB // the test that it ends with
 	o         Options
 	dsn       string
 	authority *authority // nil: plaintext, no tokens
@@ -81,7 +82,7 @@ func Each(t *testing.T, o Options, test func(t *testing.T, h *Herd)) {
 func New(t testing.TB, topology Topology, o Options) *Herd {
 	t.Helper()
 	h := &Herd{
-		Topology: topology, Dir: t.TempDir(), o: o,
+		Topology: topology, Dir: t.TempDir(), t: t, o: o,
 		addresses: map[string]string{}, http: map[string]string{}, conns: map[string]*grpc.ClientConn{},
 	}
 	for _, dir := range []string{"home", "project", "state", "config", "out"} {

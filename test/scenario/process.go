@@ -31,15 +31,20 @@ func EventuallyWithin(t testing.TB, bound time.Duration, what string, ok func() 
 	}
 }
 
-// poll asks ok until it holds, and reports whether it did within the bound.
+// poll asks ok until it holds, and reports whether it did within the bound. It asks often at first, then ten times a
+// second.
 func poll(bound time.Duration, ok func() bool) bool {
 	deadline := time.NewTimer(bound)
 	defer deadline.Stop()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
+	const most = 100 * time.Millisecond
+	wait := 5 * time.Millisecond
+	next := time.NewTimer(wait)
+	defer next.Stop()
 	for !ok() {
 		select {
-		case <-tick.C:
+		case <-next.C:
+			wait = min(wait+wait/4, most)
+			next.Reset(wait)
 		case <-deadline.C:
 			return false
 		}
@@ -72,9 +77,21 @@ func (o output) String() string {
 	return string(b[o.begin:])
 }
 
-// Start runs a command until the test ends. Its output goes to two files in dir, after what an earlier program of this
-// name left there.
+// Start runs a command until the test ends, and shows what it wrote to standard error if the test fails. Its output goes to
+// two files in dir, after what an earlier program of this name left there.
 func Start(t testing.TB, name, dir string, c partners.Command) *Program {
+	t.Helper()
+	p := begin(t, name, dir, c)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("standard error of %s:\n%s", name, tail(p.Stderr()))
+		}
+	})
+	return p
+}
+
+// begin starts a command that ends with the test at the latest.
+func begin(t testing.TB, name, dir string, c partners.Command) *Program {
 	t.Helper()
 	p := &Program{
 		Name: name, exited: make(chan struct{}),
@@ -95,12 +112,7 @@ func Start(t testing.TB, name, dir string, c partners.Command) *Program {
 		p.err = cmd.Wait()
 		close(p.exited)
 	}()
-	t.Cleanup(func() {
-		p.Stop(t)
-		if t.Failed() {
-			t.Logf("standard error of %s:\n%s", name, tail(p.Stderr()))
-		}
-	})
+	t.Cleanup(func() { p.Stop(t) })
 	return p
 }
 
@@ -204,7 +216,7 @@ type Result struct {
 // Run runs a command to its end.
 func Run(t testing.TB, c partners.Command) Result {
 	t.Helper()
-	p := Start(t, "run", t.TempDir(), c)
+	p := begin(t, "run", t.TempDir(), c)
 	code := p.Wait(t)
 	return Result{Code: code, Stdout: p.Stdout(), Stderr: p.Stderr()}
 }
