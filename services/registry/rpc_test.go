@@ -30,7 +30,7 @@ func TestGetConfigShowsTheWritableFileMasked(t *testing.T) {
 			"a": {"command": "${CMD}", "args": ["${ARG:-x}", "--token=literal-arg"], "env": {"K": "literal-env", "R": "${REF}"}, "cwd": "$HOME"},
 			"b": {"url": "https://u:literal-user@example.com/?token=literal-query&x=${X}", "headers": {"H": "literal-header"},
 			      "oauth": {"token_url": "https://example.com/t", "client_secret": "literal-client"}, "n": 1.10},
-			"bad": ["literal-list"]
+			"bad": ["literal-list"], "shapes": {"user_auth": "literal-user", "auth": "literal-auth", "oauth": ["literal-oauth"], "env": "literal-env"}
 		}}`)
 	p.projectConf(`{"p":{"command":"x","env":{"K":"literal-project"}},"a":{"command":"over"}}`)
 	p.write(filepath.Join(p.home, ".deepagents", ".mcp.json"), servers2doc(`{"u":{"command":"x"},"b":{"command":"under"}}`))
@@ -52,7 +52,7 @@ func TestGetConfigShowsTheWritableFileMasked(t *testing.T) {
 			"a": {"command": "${CMD}", "args": ["${ARG:-x}", "--token=***"], "env": {"K": "***", "R": "***"}, "cwd": "$HOME"},
 			"b": {"url": "https://***@example.com/?token=***&x=${X}", "headers": {"H": "***"},
 			      "oauth": {"token_url": "https://example.com/t", "client_secret": null}, "n": 1.10},
-			"bad": "***"
+			"bad": "***", "shapes": {"user_auth": "***", "auth": "***", "oauth": "***", "env": "***"}
 		}}`
 	if err := json.Unmarshal([]byte(masked), &want); err != nil {
 		t.Fatal(err)

@@ -47,8 +47,8 @@ type Entry struct {
 	Reason string `json:"reason,omitempty"`
 	// FixCommand is the exact command or edit that mends it, if there is one.
 	FixCommand string `json:"fix_command,omitempty"`
-	// JSON is the entry without its literal secrets, canonical; empty where the entry is invalid, since nobody knows
-	// then where in it a secret stands.
+	// JSON is the entry without its literal secrets, canonical. Of an invalid entry it is the type alone, since nobody
+	// knows where in it a secret stands; of a file it is empty.
 	JSON json.RawMessage `json:"entry,omitempty"`
 	// Secrets has the keyed digest of each literal secret that JSON refers to, by field path.
 	Secrets map[string]string `json:"secrets,omitempty"`

@@ -128,6 +128,9 @@ func (j *Judge) decide(c candidate, unresolved []string) (snapshot.Entry, []Lite
 	var literals []Literal
 	if valid || e.Stale {
 		literals = j.externalize(&e, raw)
+	} else {
+		// Nobody knows where in an invalid entry a secret stands.
+		e.JSON = json.RawMessage(`{"type":"` + e.Transport + `"}`)
 	}
 	switch {
 	case !model.Enabled:

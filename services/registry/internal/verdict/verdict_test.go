@@ -136,7 +136,7 @@ func TestOneInvalidEntryIsAnErrorOfItsOwn(t *testing.T) {
 	if bad.Source != "~/.toolherd/.mcp.json" || len(bad.Problems) != 2 || bad.Problems[1].Path != "env.A" {
 		t.Errorf("entry is %+v", bad)
 	}
-	if bad.JSON != nil {
+	if string(bad.JSON) != `{"type":"stdio"}` {
 		t.Errorf("an invalid entry is published as %s", bad.JSON)
 	}
 	if find(t, r, "good").Reason != "" {
