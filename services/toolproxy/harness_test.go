@@ -195,10 +195,7 @@ func startWith(t *testing.T, c toolproxy.Config, r *registry) *proxy {
 		t.Fatal(err)
 	}
 	stopService := background(t, p.service.Run)
-	own, stopServer := serve(t, func(s grpc.ServiceRegistrar) {
-		p.service.Register(s)
-		p.service.RegisterInternal(s)
-	})
+	own, stopServer := serve(t, p.service.RegisterInternal)
 	p.ToolProxyServiceClient = toolproxyv1.NewToolProxyServiceClient(own)
 	p.stop = sync.OnceFunc(func() {
 		stopServer()
@@ -303,4 +300,16 @@ func (p *proxy) text(t *testing.T, name, arguments string, change ...func(*toolp
 
 func scoped(user, thread string) func(*toolproxyv1.CallToolRequest) {
 	return func(r *toolproxyv1.CallToolRequest) { r.Scope = &corev1.Scope{UserId: user, ThreadId: thread} }
+}
+
+func refresh(t *testing.T, p *proxy, names ...string) {
+	t.Helper()
+	if _, err := p.RefreshServers(t.Context(), &toolproxyv1.RefreshServersRequest{Names: names, Force: true}); err != nil {
+		t.Fatalf("refresh: %v", err)
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }

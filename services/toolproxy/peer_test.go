@@ -19,11 +19,13 @@ import (
 //
 //	PEER            must be set
 //	PEER_TOOLS      the JSON array of tools; default below
+//	PEER_TOOLS_FILE a file with that array
 //	PEER_ERA        modern, or legacy (the default)
 //	PEER_DISCOVER   exit or hang: what happens on a server/discover that a legacy server does not know
 //	PEER_START      exit (3, with a line on stderr) or hang: what happens at once
 //	PEER_LIST       hang or null: what tools/list answers
 //	PEER_CHILD      start a grandchild and write its pid to this file
+//	PEER_STARTS     append a byte to this file at each start
 //	PEER_NOISE      print lines that are no JSON-RPC before every answer
 
 const peerTools = `[{"name":"echo","description":"says it again","inputSchema":{"type":"object","properties":{"n":{"maximum":9007199254740993}}},"annotations":{"readOnlyHint":true},"_meta":{"k":1.10}},` +
@@ -38,6 +40,14 @@ type peer struct {
 }
 
 func runPeer() int {
+	if path := os.Getenv("PEER_STARTS"); path != "" {
+		f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		if err != nil {
+			return 4
+		}
+		_, _ = f.WriteString("x")
+		_ = f.Close()
+	}
 	switch os.Getenv("PEER_START") {
 	case "exit":
 		fmt.Fprintln(os.Stderr, "cannot find my configuration, token="+os.Getenv("PEER_TOKEN"))
@@ -131,6 +141,9 @@ func (p *peer) list(id jsonrpc.ID) {
 		p.reply(id, `{"tools":null}`)
 	default:
 		tools := os.Getenv("PEER_TOOLS")
+		if file, err := os.ReadFile(os.Getenv("PEER_TOOLS_FILE")); err == nil {
+			tools = string(file)
+		}
 		if tools == "" {
 			tools = peerTools
 		}

@@ -125,6 +125,7 @@ func (s *Service) Run(ctx context.Context) error {
 		run.Task{Name: "watchdog", Run: func(context.Context) error { return s.guard.Run(guarding) }},
 		run.Task{Name: "sessions", Run: func(ctx context.Context) error {
 			defer stop()
+			defer s.discovery.Close()
 			return run.All(ctx,
 				run.Task{Name: "pool", Run: s.pool.Run},
 				run.Task{Name: "discovery", Run: s.discovery.Run},

@@ -205,8 +205,18 @@ func (a *Activator) Activate(ctx context.Context, snapshotID string, e *Entry) (
 	if err != nil {
 		return nil, err
 	}
-	a.o.Redactor.Add(resolved.Secrets()...)
-	return a.server(e, resolved)
+	s, err := a.server(e, resolved)
+	if err != nil {
+		return nil, err
+	}
+	a.o.Redactor.Add(s.Secrets...)
+	return s, nil
+}
+
+// secrets returns the values of a server that must not be seen. Where programs are looked for is not among them, though it
+// stands in env: an error has to name it.
+func secrets(r serverconfig.Resolved) []string {
+	return slices.DeleteFunc(slices.Clone(r.Secrets()), func(v string) bool { return v == r.Env["PATH"] })
 }
 
 // Release forgets the secrets of a server that nothing uses any more.
@@ -225,7 +235,7 @@ func (a *Activator) server(e *Entry, r serverconfig.Resolved) (*upstream.Server,
 		InitTimeout:    c.SessionInitTimeout,
 		CallTimeout:    e.limit("tool_call_timeout", c.ToolCallTimeout),
 		CallMaxTimeout: e.limit("tool_call_max_timeout", c.ToolCallMaxTimeout),
-		Secrets:        r.Secrets(),
+		Secrets:        secrets(r),
 	}
 	if !c.Transport.IsRemote() {
 		return s, nil

@@ -135,7 +135,7 @@ func (c *Caller) send(ctx context.Context, k *call, l Listener) (json.RawMessage
 			return raw, nil
 		}
 		if errors.Is(err, exchange.ErrSessionLost) {
-			lease.Discard(err)
+			lease.Discard()
 		}
 		lease.Release()
 		if !repeatable(err) || k.attempt == maxAttempts || ctx.Err() != nil {

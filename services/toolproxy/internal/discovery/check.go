@@ -54,7 +54,7 @@ func (m *monitor) check(ctx context.Context) result {
 		return m.read(lease.Session(), list)
 	case ctx.Err() != nil: // it hangs, and would hang for others
 		err = context.Cause(ctx)
-		lease.Discard(err)
+		lease.Discard()
 	case lease.Session().Err() != nil: // the reason says more than that tools/list failed
 		err = lease.Session().Err()
 	}

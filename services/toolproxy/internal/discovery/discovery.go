@@ -191,6 +191,22 @@ func (d *Discovery) release(now time.Time) {
 	})
 }
 
+// Close forgets every server. It is called when Run has ended and no session is left.
+func (d *Discovery) Close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, r := range d.retired {
+		d.o.Release(r.server)
+	}
+	d.retired = nil
+	for _, m := range d.monitors {
+		if m.upstream != nil {
+			d.o.Release(m.upstream)
+			m.upstream = nil
+		}
+	}
+}
+
 // take gives the monitor a new form of its entry with the same connection. The caller holds d.mu.
 func (m *monitor) take(e *activation.Entry) {
 	if m.entry.Equal(e) {

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/toolherd/toolherd/pkg/backoff"
-	"github.com/toolherd/toolherd/pkg/fault"
 	corev1 "github.com/toolherd/toolherd/proto/gen/toolherd/core/v1"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/activation"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/catalog"
@@ -186,7 +185,7 @@ func (m *monitor) conclude(r result, wait time.Duration) {
 		m.nextRetry = now.Add(wait)
 		status = corev1.ServerStatus_SERVER_STATUS_ERROR
 		m.reason, m.tail = m.d.explain(r.err)
-		if fault.Is(r.err, fault.UpstreamUnauthenticated) {
+		if wantsLogin(r.err) {
 			status = corev1.ServerStatus_SERVER_STATUS_UNAUTHENTICATED
 			m.fix = loginCommand(m.entry.Name)
 		}
@@ -215,5 +214,3 @@ func (m *monitor) source() catalog.Source {
 	}
 	return s
 }
-
-func loginCommand(server string) string { return "toolherd login " + server }

@@ -28,7 +28,7 @@ type entry struct {
 	users    int              // callers that wait for it or use it
 	calls    int64
 	lastUse  time.Time
-	retired  bool  // ends when no caller is left
+	retired  bool  // ends with its last caller
 	ended    bool  // no longer in the pool
 	endCause error // why
 	replaced bool  // another entry waits for the end
@@ -158,7 +158,9 @@ func (p *Pool) serve(ctx context.Context, e *entry, s *session.Session) {
 		log.InfoContext(ctx, "session ends", "cause", e.endCause)
 	case <-s.Done():
 		log.WarnContext(ctx, "session ended by its server", "err", s.Err())
-		p.discard(e, nil)
+		p.mu.Lock()
+		p.end(e, nil)
+		p.mu.Unlock()
 	}
 }
 
@@ -174,9 +176,9 @@ func (l Lease) Session() *session.Session { return l.entry.session }
 // Release gives the session back.
 func (l Lease) Release() { l.pool.leave(l.entry) }
 
-// Discard takes this very session out of the pool, so that the next Get starts another one. The lease remains to be
-// released.
-func (l Lease) Discard(cause error) { l.pool.discard(l.entry, cause) }
+// Discard takes this very session out of the pool: the next Get starts another one, and this one ends when the calls it
+// carries have ended, those of others included. The lease remains to be released.
+func (l Lease) Discard() { l.pool.discard(l.entry) }
 
 // Info is a session as people see it.
 type Info struct {

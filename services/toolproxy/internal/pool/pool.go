@@ -44,6 +44,7 @@ var errStale = errors.New("stale configuration")
 var (
 	errRetired = fault.New(fault.SessionClosed, "the server's configuration has just changed; call again").Because(errStale)
 
+	errUnwanted = fault.New(fault.SessionClosed, "the session was given up and carries no call any more")
 	errReset    = fault.New(fault.SessionClosed, "the session was reset; call again")
 	errShutdown = fault.New(fault.NotReady, "toolproxy is not running")
 	errPanic    = fault.New(fault.SessionClosed, "the session's start failed by a mistake of Toolherd; see its log")
@@ -60,7 +61,7 @@ type Pool struct {
 	mu      sync.Mutex
 	group   *run.Group // nil outside of Run
 	entries map[upstream.Key]*entry
-	leaving map[*entry]struct{} // ended: not found any more, but not gone yet
+	leaving map[*entry]struct{} // not found any more, but not gone yet
 	active  map[string]string   // server → fingerprint that may start; nil before the first SetActive
 }
 
@@ -82,6 +83,9 @@ func (p *Pool) Run(ctx context.Context) error {
 	p.mu.Lock()
 	p.group = nil
 	for _, e := range p.entries {
+		p.end(e, errShutdown)
+	}
+	for e := range p.leaving {
 		p.end(e, errShutdown)
 	}
 	p.mu.Unlock()
@@ -200,7 +204,9 @@ func (p *Pool) makeRoom(t serverconfig.Transport) (victim *entry, ok bool) {
 	for e := range p.leaving {
 		if sameKind(e) && !e.replaced { // one that is replaced is counted in the entry that waits for its end
 			count++
-			ended = e
+			if e.ended {
+				ended = e
+			}
 		}
 	}
 	switch {
@@ -246,6 +252,14 @@ func (p *Pool) Reset(match func(upstream.Key) bool) int {
 	return n
 }
 
+// remove takes e out of the pool, so that the next Get of its key makes another one. The caller holds the lock.
+func (p *Pool) remove(e *entry) {
+	if p.entries[e.key] == e {
+		delete(p.entries, e.key)
+	}
+	p.leaving[e] = struct{}{}
+}
+
 // end takes e out of the pool and tells its goroutine. A second end changes nothing. The caller holds the lock.
 func (p *Pool) end(e *entry, cause error) {
 	if e.ended {
@@ -253,10 +267,7 @@ func (p *Pool) end(e *entry, cause error) {
 	}
 	e.ended = true
 	e.endCause = cause
-	if p.entries[e.key] == e {
-		delete(p.entries, e.key)
-	}
-	p.leaving[e] = struct{}{}
+	p.remove(e)
 	close(e.ending)
 }
 
@@ -267,13 +278,17 @@ func (p *Pool) leave(e *entry) {
 	e.users--
 	e.lastUse = time.Now()
 	if e.users == 0 && e.retired {
-		p.end(e, errRetired)
+		p.end(e, errUnwanted)
 	}
 }
 
-// discard ends e if it is still there. Another session of the same key is not touched.
-func (p *Pool) discard(e *entry, cause error) {
+// discard takes e out of the pool and lets it end with its last caller. Another session of the same key is not touched.
+func (p *Pool) discard(e *entry) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.end(e, cause)
+	if e.ended {
+		return
+	}
+	e.retired = true
+	p.remove(e)
 }

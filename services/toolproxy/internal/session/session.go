@@ -133,13 +133,17 @@ func (s *Session) Done() <-chan struct{} { return s.link.Done() }
 // Err says why the connection ended; nil while it lives.
 func (s *Session) Err() error { return s.link.Err() }
 
-// Closed reports whether Close was called: whether the connection's end was ours.
+// Closed reports whether Close was called before the connection ended, which was our doing then.
 func (s *Session) Closed() bool { return s.closed.Load() }
 
 // Close ends the connection politely within ctx, then by force, and returns when nothing of the session runs any
 // more. Calls in flight fail with SESSION_CLOSED.
 func (s *Session) Close(ctx context.Context) error {
-	s.closed.Store(true)
+	select {
+	case <-s.Done():
+	default:
+		s.closed.Store(true)
+	}
 	err := s.link.Close(ctx)
 	s.stop(errClosed)
 	s.running.Wait()

@@ -158,6 +158,9 @@ func (p *Process) Exit(reason error) {
 	}
 }
 
+// Done is closed when the process has ended.
+func (p *Process) Done() <-chan struct{} { return p.ended }
+
 // Ended reports whether the process has ended.
 func (p *Process) Ended() bool {
 	p.mu.Lock()
