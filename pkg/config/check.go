@@ -49,6 +49,14 @@ func (c Config) check() error {
 		{(c.TLS.CertFile == "") == (c.TLS.KeyFile == ""), "tls.cert_file", c.TLS.CertFile, "cert_file and key_file together"},
 		{c.TLS.ClientCAFile == "" || c.TLS.CertFile != "", "tls.client_ca_file", c.TLS.ClientCAFile, "set together with cert_file and key_file"},
 	}
+	for _, i := range c.Toolproxy.Interceptors {
+		if i.Entry == "" {
+			return fault.New(fault.ConfigInvalid, "configuration: an item of toolproxy.interceptors has no entry: write what mcpInterceptors says")
+		}
+		if !slices.Contains([]string{"", "error", "skip"}, i.OnUnresolved) {
+			return fault.New(fault.ConfigInvalid, "configuration: toolproxy.interceptors: on_unresolved of %q is %q, want error or skip", i.Entry, i.OnUnresolved)
+		}
+	}
 	for _, k := range checks {
 		if !k.ok {
 			return fault.New(fault.ConfigInvalid, "configuration: %s is %q, want %s", k.key, k.value, k.fix)

@@ -100,6 +100,29 @@ type Toolproxy struct {
 	WorkspaceRoot string `koanf:"workspace_root"`
 	// MaxMessageBytes is the longest message from or to an MCP server.
 	MaxMessageBytes Size `koanf:"max_message_bytes"`
+	// Interceptors are the mcpInterceptors entries that may be used or left out. An entry of mcpInterceptors that is not
+	// among them puts every http and sse server in error. The registry reads them too.
+	Interceptors []Interceptor `koanf:"interceptors"`
+}
+
+// Interceptor is what the operator says about one entry of mcpInterceptors.
+type Interceptor struct {
+	// Entry is the entry as server files write it.
+	Entry string `koanf:"entry"`
+	// OnUnresolved says what happens where it cannot be resolved: `error`, the default, or `skip`, which calls servers
+	// without it.
+	OnUnresolved string `koanf:"on_unresolved"`
+}
+
+// SkippedInterceptors returns the mcpInterceptors entries that may be left out.
+func (t Toolproxy) SkippedInterceptors() []string {
+	var out []string
+	for _, i := range t.Interceptors {
+		if i.OnUnresolved == "skip" {
+			out = append(out, i.Entry)
+		}
+	}
+	return out
 }
 
 // Defaults returns the configuration before flags, environment and file.

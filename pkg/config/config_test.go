@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/spf13/pflag"
 
 	"github.com/toolherd/toolherd/pkg/fault"
@@ -70,21 +71,24 @@ func TestUnknownKeyStopsTheStartWithANearMatch(t *testing.T) {
 
 func TestWrongValuesNameKeyValueAndWhatIsRight(t *testing.T) {
 	for content, want := range map[string]string{
-		"log_level: loud":                           "log_level",
-		"toolproxy: {replicas: few}":                "toolproxy.replicas",
-		"toolproxy: {max_sessions: 0}":              "toolproxy.max_sessions",
-		"toolproxy: {session_idle_timeout: soon}":   "session_idle_timeout",
-		"toolproxy: {max_message_bytes: 1}":         "toolproxy.max_message_bytes",
-		"toolproxy: {max_message_bytes: lots}":      "max_message_bytes",
-		"registry: {source: magic}":                 "registry.source",
-		"tls: {cert_file: a}":                       "cert_file and key_file together",
-		"tls: {client_ca_file: a}":                  "tls.client_ca_file",
-		"listen: [a, {b: c}]":                       "listen",
-		"listen: a\nlisten: b":                      "listen",
-		"registry: {max_tool_name_length: 4}":       "16..128",
-		"no_mcp: true\nmcp_config: [a.json]":        "no_mcp",
-		"toolproxy: {max_message_bytes: 99999GiB}":  "max_message_bytes",
-		"toolproxy: {max_message_bytes: \"-1MiB\"}": "max_message_bytes",
+		"log_level: loud":                                               "log_level",
+		"toolproxy: {replicas: few}":                                    "toolproxy.replicas",
+		"toolproxy: {max_sessions: 0}":                                  "toolproxy.max_sessions",
+		"toolproxy: {session_idle_timeout: soon}":                       "session_idle_timeout",
+		"toolproxy: {max_message_bytes: 1}":                             "toolproxy.max_message_bytes",
+		"toolproxy: {max_message_bytes: lots}":                          "max_message_bytes",
+		"registry: {source: magic}":                                     "registry.source",
+		"tls: {cert_file: a}":                                           "cert_file and key_file together",
+		"tls: {client_ca_file: a}":                                      "tls.client_ca_file",
+		"listen: [a, {b: c}]":                                           "listen",
+		"listen: a\nlisten: b":                                          "listen",
+		"registry: {max_tool_name_length: 4}":                           "16..128",
+		"no_mcp: true\nmcp_config: [a.json]":                            "no_mcp",
+		"toolproxy: {interceptors: [{entry: a, on_unresolved: never}]}": "on_unresolved",
+		"toolproxy: {interceptors: [{on_unresolved: skip}]}":            "has no entry",
+		"toolproxy: {interceptors: [{entry: a, tiemout: 1s}]}":          "tiemout",
+		"toolproxy: {max_message_bytes: 99999GiB}":                      "max_message_bytes",
+		"toolproxy: {max_message_bytes: \"-1MiB\"}":                     "max_message_bytes",
 	} {
 		_, err := load(t, nil, "--config", write(t, content))
 		if !fault.Is(err, fault.ConfigInvalid) || !strings.Contains(err.Error(), want) {
@@ -141,7 +145,7 @@ func TestTheExampleHoldsEveryKeyWithItsDefault(t *testing.T) {
 	}
 	want := Defaults()
 	want.MCPConfigFrom = "mcp_config"
-	if diff := cmp.Diff(want, cfg); diff != "" {
+	if diff := cmp.Diff(want, cfg, cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("examples/toolherd.yaml differs from the defaults (-want +got):\n%s", diff)
 	}
 	content, err := os.ReadFile(path)
@@ -153,5 +157,15 @@ func TestTheExampleHoldsEveryKeyWithItsDefault(t *testing.T) {
 		if !strings.Contains(string(content), last+":") {
 			t.Errorf("examples/toolherd.yaml does not mention %s", k.path)
 		}
+	}
+}
+
+func TestInterceptorsThatMayBeLeftOutAreNamed(t *testing.T) {
+	cfg, err := load(t, nil, "--config", write(t, "toolproxy: {interceptors: [{entry: 'a:b', on_unresolved: skip}, {entry: 'c:d'}]}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"a:b"}, cfg.Toolproxy.SkippedInterceptors()); diff != "" {
+		t.Fatal(diff)
 	}
 }

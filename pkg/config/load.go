@@ -160,6 +160,7 @@ func unmarshal(k *koanf.Koanf, cfg *Config) error {
 		Result:           cfg,
 		TagName:          "koanf",
 		WeaklyTypedInput: true,
+		ErrorUnused:      true, // unknown keys inside the items of a list
 		DecodeHook: mapstructure.ComposeDecodeHookFunc(
 			mapstructure.StringToTimeDurationHookFunc(),
 			mapstructure.TextUnmarshallerHookFunc(),

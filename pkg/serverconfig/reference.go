@@ -127,14 +127,15 @@ func expand(path, text string, lookup func(string) (string, bool)) (expanded str
 }
 
 // Environment returns lookup with the two variables of Toolherd's own that entries may read: TOOLHERD_EXECUTABLE, the path
-// of the running binary, and TOOLHERD_CONFIG_DIR. What the process environment says about them does not count.
+// of the running binary, and TOOLHERD_CONFIG_DIR; an empty one is unset. What the process environment says about them
+// does not count.
 func Environment(executable, configDir string, lookup func(string) (string, bool)) func(string) (string, bool) {
 	return func(name string) (string, bool) {
 		switch name {
 		case variableExecutable:
-			return executable, true
+			return executable, executable != ""
 		case variableConfigDir:
-			return configDir, true
+			return configDir, configDir != ""
 		}
 		return lookup(name)
 	}

@@ -22,6 +22,6 @@ func FromConfig(c config.Config) (Config, error) {
 		Source:    c.Registry.Source,
 		MCPConfig: c.MCPConfig, MCPConfigFrom: c.MCPConfigFrom,
 		WorkDir: dir, ProjectDir: c.Project, Home: home,
-		NoMCP: c.NoMCP, TrustProjectMCP: c.TrustProjectMCP,
+		NoMCP: c.NoMCP, TrustProjectMCP: c.TrustProjectMCP, SkipInterceptors: c.Toolproxy.SkippedInterceptors(),
 	}, nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/toolherd/toolherd/pkg/config"
 	"github.com/toolherd/toolherd/pkg/fault"
 	"github.com/toolherd/toolherd/pkg/secret"
+	"github.com/toolherd/toolherd/pkg/serverconfig"
 	"github.com/toolherd/toolherd/pkg/telemetry"
 	"github.com/toolherd/toolherd/pkg/version"
 	credentialv1 "github.com/toolherd/toolherd/proto/gen/toolherd/credential/v1"
@@ -64,24 +65,19 @@ func FromConfig(c config.Config) Config {
 		SessionIdleTimeout: t.SessionIdleTimeout, MaxMessageBytes: int(t.MaxMessageBytes),
 		MaxToolNameLength: c.Registry.MaxToolNameLength,
 		WorkspaceRoot:     root, ProjectRoot: workspace.ProjectRoot(project), EnvFiles: environ.Files(home),
-		Environment: environment(home),
+		Environment: environment(home), SkipInterceptors: t.SkippedInterceptors(),
 	}
 }
 
-// environment is that of the process and the two variables of Toolherd's own that entries may name:
+// environment is that of the process, with the two variables of Toolherd's own that entries may name:
 // TOOLHERD_EXECUTABLE is the running binary, TOOLHERD_CONFIG_DIR the user's own directory of server files.
 func environment(home string) func(name string) (string, bool) {
-	executable, err := os.Executable()
-	return func(name string) (string, bool) {
-		switch {
-		case name == "TOOLHERD_EXECUTABLE":
-			return executable, err == nil
-		case name == "TOOLHERD_CONFIG_DIR" && home != "":
-			return filepath.Join(home, ".toolherd"), true
-		default:
-			return os.LookupEnv(name)
-		}
+	executable, _ := os.Executable() // empty, and so unset, where the system cannot tell
+	dir := ""
+	if home != "" {
+		dir = filepath.Join(home, ".toolherd")
 	}
+	return serverconfig.Environment(executable, dir, os.LookupEnv)
 }
 
 func (c Config) withDefaults() Config {
