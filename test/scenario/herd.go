@@ -165,6 +165,14 @@ func (h *Herd) writeTokens(t testing.TB) {
 	h.save(t, h.path("config", "peer.token"), h.tokens["toolproxy"]+"\n")
 }
 
+// StopAll ends the programs in order, the last one first, and waits for that.
+func (h *Herd) StopAll(t testing.TB) {
+	t.Helper()
+	for _, p := range []*Program{h.Proxy, h.Registry} {
+		p.Stop(t)
+	}
+}
+
 // programs lists what the Herd is made of, in the order of a start.
 func (h *Herd) programs() []string {
 	if h.Topology == Split {

@@ -69,12 +69,15 @@ type output struct {
 	begin int
 }
 
-func (o output) String() string {
-	b, err := os.ReadFile(o.path)
+func (o output) String() string { return read(o.path)[o.begin:] }
+
+// read returns the content of a file, "" if there is none.
+func read(path string) string {
+	b, err := os.ReadFile(path)
 	if err != nil {
-		return "" // it was removed with the test's directory
+		return ""
 	}
-	return string(b[o.begin:])
+	return string(b)
 }
 
 // Start runs a command until the test ends, and shows what it wrote to standard error if the test fails. Its output goes to
