@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 		deaf()
 	case "idle":
 		signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-		select {}
+		forever()
 	case "host":
 		host()
 	}
@@ -105,15 +105,17 @@ func serve() {
 		case "close stdin":
 			_ = os.Stdin.Close()
 			reply(m, `{}`)
-			select {}
+			forever()
 		case "close stdout":
 			_ = os.Stdout.Close()
-			select {}
-		case "fork": // a grandchild that ignores signals and holds our streams
+			forever()
+		case "fork": // a grandchild that ignores signals and holds our streams, or does not
 			self, _ := os.Executable()
 			cmd := exec.CommandContext(context.Background(), self)
 			cmd.Env = []string{mode + "=idle"}
-			cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+			if streams, _ := jsonrpc.String(jsonrpc.Member(m.Params, "streams")); streams != "none" {
+				cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+			}
 			session, _ := jsonrpc.String(jsonrpc.Member(m.Params, "session"))
 			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: session == "own"}
 			if err := cmd.Start(); err != nil {
@@ -156,7 +158,7 @@ func deaf() {
 	}()
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	note("eof")
-	select {}
+	forever()
 }
 
 // host is a service with one session, whose server has a grandchild. It tells both numbers.
@@ -171,7 +173,7 @@ func host() {
 	go func() { _ = l.Run(context.Background()) }()
 	pid, err := l.Call(context.Background(), "fork", nil)
 	fmt.Println(p.PID(), string(pid), err)
-	select {}
+	forever()
 }
 
 func serverSpec(m string) Spec {
@@ -264,5 +266,12 @@ func waitFor(tb testing.TB, what string, cond func() bool) {
 			tb.Fatalf("waited 20 s for %s", what)
 		}
 		<-time.After(2 * time.Millisecond)
+	}
+}
+
+// forever waits without being taken for a deadlock.
+func forever() {
+	for {
+		_ = syscall.Pause()
 	}
 }

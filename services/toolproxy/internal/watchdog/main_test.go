@@ -53,7 +53,7 @@ func host() {
 	}
 	_ = w.Close()
 	_, _ = io.Copy(os.Stdout, r)
-	select {}
+	forever()
 }
 
 // storm is a service that never stops starting trees.
@@ -116,7 +116,7 @@ func middle() {
 
 func idle() {
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	select {}
+	forever()
 }
 
 func say(what string, pid int) { fmt.Printf("%d %s\n", pid, what) }
@@ -216,4 +216,11 @@ func dogsOf(service int) []process {
 		}
 	}
 	return dogs
+}
+
+// forever waits without being taken for a deadlock.
+func forever() {
+	for {
+		_ = syscall.Pause()
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -46,20 +47,30 @@ func startHost(t *testing.T, m string) (*exec.Cmd, io.Reader) {
 
 // SESS-010
 func TestNothingOutlivesAServiceThatIsKilled(t *testing.T) {
-	cmd, out := startHost(t, "host")
-	processes := readTree(t, out)
-	dogs := dogsOf(cmd.Process.Pid)
-	if len(dogs) != 1 {
-		t.Fatalf("%d watchdogs, want one", len(dogs))
+	for _, looked := range []bool{false, true} {
+		t.Run(fmt.Sprintf("after a look of the watchdog: %t", looked), func(t *testing.T) {
+			cmd, out := startHost(t, "host")
+			processes := readTree(t, out)
+			dogs := dogsOf(cmd.Process.Pid)
+			if len(dogs) != 1 {
+				t.Fatalf("%d watchdogs, want one", len(dogs))
+			}
+			if looked {
+				<-time.After(minLook + time.Second)
+			} else {
+				// One is below the leader alone, in a session of its own and without its streams. The leader dies
+				// with the service; only a watchdog that has looked before can know that one.
+				maps.DeleteFunc(processes, func(_ process, what string) bool {
+					return what == "in its own session, without our streams"
+				})
+			}
+			if err := cmd.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			processes[dogs[0]] = "the watchdog"
+			awaitGone(t, processes)
+		})
 	}
-	// One process is below the leader alone, in a session of its own and without its streams. The leader dies
-	// with the service; only a watchdog that has looked before can know that process.
-	<-time.After(minLook + time.Second)
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	processes[dogs[0]] = "the watchdog"
-	awaitGone(t, processes)
 }
 
 // SESS-010: the window between fork and registration, hit at random.
@@ -155,6 +166,51 @@ func TestReapKillsWhatLeftTheGroup(t *testing.T) {
 	child.Signal(syscall.SIGKILL) // does nothing: the number may be another's
 	if n := len(guard.children); n != 0 {
 		t.Errorf("%d children in the table", n)
+	}
+}
+
+func TestTheWatchdogIsToldInOrderAndForgets(t *testing.T) {
+	lines, in, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lines.Close() }()
+	guard := New(nil)
+	guard.dog = &dog{in: in}
+	streams, w, _ := os.Pipe()
+	defer func() { _ = streams.Close() }()
+	child, err := guard.fork(t.Context(), Command{Path: "/bin/true", Args: []string{"true"}, Stdin: w, Stdout: w, Stderr: w})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = w.Close()
+	if err := child.AwaitExit(); err != nil {
+		t.Fatal(err)
+	}
+	if s, ok := readStat(child.PID()); !ok || s.state != 'Z' {
+		t.Errorf("the leader that exited is %c, want a zombie, whose number nobody else can get", s.state)
+	}
+	drained := make(chan struct{})
+	close(drained)
+	if _, err := child.Reap(drained); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := readStat(child.PID()); ok {
+		t.Error("the leader is not reaped")
+	}
+	_ = in.Close()
+	told, _ := io.ReadAll(lines)
+	inode := streamsOf(streams)[0]
+	want := fmt.Sprintf("start 1 %d %d %d\ngroup 1 %d\nend 1\n", inode, inode, inode, child.PID())
+	if string(told) != want {
+		t.Errorf("the watchdog was told\n%swant\n%s", told, want)
+	}
+	groups := map[uint64]*group{}
+	for i, line := range strings.Split(strings.TrimSpace(want), "\n") {
+		apply(groups, line)
+		if g := groups[1]; (g != nil) != (i < 2) || i == 1 && g.pgid != child.PID() {
+			t.Errorf("after %q the table is %v", line, groups)
+		}
 	}
 }
 
