@@ -27,11 +27,13 @@ const (
 	Split    Topology = "split pair on Postgres"
 )
 
-// The programs of a Herd.
+// The programs of a Herd. Taskworker and notifier are not started unless a test does.
 const (
-	up        = "up"
-	registry  = "registry"
-	toolproxy = "toolproxy"
+	up         = "up"
+	registry   = "registry"
+	toolproxy  = "toolproxy"
+	taskworker = "taskworker"
+	notifier   = "notifier"
 )
 
 // Options say how a Herd starts. The zero value has no MCP servers.
@@ -62,6 +64,7 @@ type Herd struct {
 	dsn       string
 	authority *authority // nil: plaintext, no tokens
 	tokens    map[string]string
+	started   map[string]*Program
 	addresses map[string]string // by program, fixed by its first start
 	http      map[string]string
 	conns     map[string]*grpc.ClientConn
@@ -83,7 +86,7 @@ func New(t testing.TB, topology Topology, o Options) *Herd {
 	t.Helper()
 	h := &Herd{
 		Topology: topology, Dir: t.TempDir(), t: t, o: o,
-		addresses: map[string]string{}, http: map[string]string{}, conns: map[string]*grpc.ClientConn{},
+		started: map[string]*Program{}, addresses: map[string]string{}, http: map[string]string{}, conns: map[string]*grpc.ClientConn{},
 	}
 	for _, dir := range []string{"home", "project", "state", "config", "out"} {
 		if err := os.Mkdir(filepath.Join(h.Dir, dir), 0o700); err != nil {
@@ -168,8 +171,10 @@ func (h *Herd) writeTokens(t testing.TB) {
 // StopAll ends the programs in order, the last one first, and waits for that.
 func (h *Herd) StopAll(t testing.TB) {
 	t.Helper()
-	for _, p := range []*Program{h.Proxy, h.Registry} {
-		p.Stop(t)
+	for _, name := range []string{notifier, taskworker, toolproxy, registry, up} {
+		if p := h.started[name]; p != nil {
+			p.Stop(t)
+		}
 	}
 }
 
@@ -185,12 +190,15 @@ func (h *Herd) programs() []string {
 func (h *Herd) Launch(t testing.TB, name string) *Program {
 	t.Helper()
 	p := Start(t, name, h.path("out"), h.Command(t, name))
-	if name != toolproxy {
+	switch name {
+	case up:
+		h.Registry, h.Proxy = p, p
+	case registry:
 		h.Registry = p
-	}
-	if name != registry {
+	case toolproxy:
 		h.Proxy = p
 	}
+	h.started[name] = p
 	return p
 }
 
@@ -208,7 +216,7 @@ func (h *Herd) Command(t testing.TB, name string) partners.Command {
 		address = "127.0.0.1:0"
 	}
 	c = c.With("--listen", address, "--http-listen", "127.0.0.1:0", "--state-dir", h.path("state"), "--project", h.path("project"))
-	if name != toolproxy {
+	if name == up || name == registry {
 		c = c.With("--mcp-config", h.Config)
 		if h.dsn != "" {
 			c = c.With("--postgres", h.dsn)
@@ -235,11 +243,7 @@ func (h *Herd) Command(t testing.TB, name string) partners.Command {
 // AwaitReady waits for the ready line of a program that was launched.
 func (h *Herd) AwaitReady(t testing.TB, name string) {
 	t.Helper()
-	p := h.Proxy
-	if name == registry {
-		p = h.Registry
-	}
-	found := p.Announced(t, `(?m)^ready grpc=(127\.0\.0\.1:[1-9]\d*) http=(127\.0\.0\.1:[1-9]\d*)$`)
+	found := h.started[name].Announced(t, `(?m)^ready grpc=(127\.0\.0\.1:[1-9]\d*) http=(127\.0\.0\.1:[1-9]\d*)$`)
 	h.addresses[name], h.http[name] = found[0], found[1]
 }
 
@@ -248,7 +252,11 @@ func (h *Herd) AwaitReady(t testing.TB, name string) {
 func (h *Herd) Processes() []Proc {
 	var found []Proc
 	for _, p := range withHome(h.path("home")) {
-		if (h.Proxy == nil || p.PID != h.Proxy.PID) && (h.Registry == nil || p.PID != h.Registry.PID) {
+		own := false
+		for _, program := range h.started {
+			own = own || program.PID == p.PID
+		}
+		if !own {
 			found = append(found, p)
 		}
 	}
