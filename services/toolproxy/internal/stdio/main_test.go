@@ -242,12 +242,17 @@ func (r *running) must(tb testing.TB, method, params string) string {
 
 // alive reports whether a process exists and is no zombie.
 func alive(pid int) bool {
+	state := stateOf(pid)
+	return state != 'Z' && state != 'X'
+}
+
+// stateOf returns the letter of a process's state: T where it is stopped, X where there is none.
+func stateOf(pid int) byte {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return false
+		return 'X'
 	}
-	state := b[bytes.LastIndexByte(b, ')')+2]
-	return state != 'Z' && state != 'X'
+	return b[bytes.LastIndexByte(b, ')')+2]
 }
 
 func assertGone(tb testing.TB, pids ...int) {

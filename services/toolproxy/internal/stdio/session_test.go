@@ -204,6 +204,7 @@ func TestAProcessThatStopsReadingIsKilledAndOthersGoOn(t *testing.T) {
 	if err := r.Notify(t.Context(), "freeze", nil); err != nil {
 		t.Fatal(err)
 	}
+	waitFor(t, "the server to be stopped", func() bool { return stateOf(r.process.PID()) == 'T' })
 	params := json.RawMessage(`{"pad":"` + strings.Repeat("x", 50_000) + `"}`)
 	var wg sync.WaitGroup
 	for i := range 8 {

@@ -102,7 +102,8 @@ func (w *writer) Send(ctx context.Context, msg []byte) error {
 	return w.flush(append(msg, '\n'))
 }
 
-// flush writes data, and then what queues meanwhile, without blocking.
+// flush writes data, and then what queues meanwhile, without blocking. An error is about data alone: none of it was
+// written.
 func (w *writer) flush(data []byte) error {
 	conn, err := w.file.SyscallConn()
 	if err != nil {
@@ -110,15 +111,20 @@ func (w *writer) flush(data []byte) error {
 	}
 	for round := 0; ; round++ {
 		w.attempt.data = data
-		if err := conn.Write(w.attempt.try); err != nil {
-			return w.fail(err)
+		err := conn.Write(w.attempt.try)
+		if err == nil && w.attempt.err != nil && !errors.Is(w.attempt.err, syscall.EAGAIN) {
+			err = os.NewSyscallError("write", w.attempt.err)
+		}
+		if err != nil {
+			err = w.fail(err)
+			if round > 0 {
+				return nil // the caller's own message was taken: it must not hear that it was not
+			}
+			return err
 		}
 		w.attempt.data = nil
 		n := w.attempt.n
-		if err := w.attempt.err; err != nil {
-			if !errors.Is(err, syscall.EAGAIN) {
-				return w.fail(os.NewSyscallError("write", err))
-			}
+		if w.attempt.err != nil {
 			n = 0
 		}
 

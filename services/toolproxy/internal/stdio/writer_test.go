@@ -155,3 +155,28 @@ func TestAClosedPipeIsTheEndAndNoCrash(t *testing.T) {
 	}
 	<-w.broken
 }
+
+// A message that the pipe took may be acted upon: its sender must not hear that it was not sent because a later one,
+// written on behalf of another sender, met the end.
+func TestSenderIsNotBlamedForWhatItWritesForOthers(t *testing.T) {
+	w, r := newTestWriter(t, time.Second, 1<<20)
+	writes := 0
+	w.attempt.try = func(fd uintptr) bool {
+		if writes++; writes == 2 { // the process is gone between its message and the other
+			_ = r.Close()
+		}
+		done := w.attempt.run(fd)
+		if writes == 1 {
+			if err := w.Send(t.Context(), []byte("other")); err != nil {
+				t.Error(err)
+			}
+		}
+		return done
+	}
+	if err := w.Send(t.Context(), []byte("own")); err != nil {
+		t.Errorf("the message was written, Send returned %v", err)
+	}
+	if err := w.Send(t.Context(), []byte("late")); !errors.Is(err, link.ErrEnded) {
+		t.Errorf("a Send after that returned %v", err)
+	}
+}
