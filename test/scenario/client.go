@@ -151,6 +151,21 @@ func (h *Herd) Servers(t testing.TB) map[string]*toolproxyv1.Server {
 	}
 }
 
+// Apply replaces the explicit file of MCP servers by one that says something else, and waits until toolproxy uses it.
+func (h *Herd) Apply(t testing.TB, servers map[string]any) {
+	t.Helper()
+	revision := func() int64 {
+		page, err := h.Operator(t).ListServers(t.Context(), &toolproxyv1.ListServersRequest{PageSize: 1})
+		if err != nil {
+			t.Fatalf("list servers: %v", err)
+		}
+		return page.GetRevision()
+	}
+	before := revision()
+	h.Write(t, servers)
+	Eventually(t, "the new configuration is in use", func() bool { return revision() > before })
+}
+
 // Settled waits until there are exactly these servers and each has had its first verdict.
 func (h *Herd) Settled(t testing.TB, names ...string) map[string]*toolproxyv1.Server {
 	t.Helper()

@@ -112,7 +112,7 @@ func TestEveryEvilServerIsContained(t *testing.T) {
 			t.Errorf("%s: the reason shows the secret: %s", s.GetName(), s.GetReason())
 		}
 	}
-	h.Write(t, map[string]any{"good": good})
+	h.Apply(t, map[string]any{"good": good})
 	h.SettledOK(t, "good")
 	Eventually(t, "only the healthy server's process is left", func() bool { return len(h.Processes()) == 1 })
 	if got := h.Processes(); len(got) != 1 || !strings.Contains(got[0].Command, "fakemcp") {

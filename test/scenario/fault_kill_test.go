@@ -163,7 +163,7 @@ func TestConfigurationEditedWhileCallsRun(t *testing.T) {
 			waits = append(waits, h.running(t, Call{Tool: server + "_sleep", Arguments: `{"ms":2000}`, View: viewJSON}))
 			Eventually(t, "the call of "+server+" runs", func() bool { return h.stats(t, server).Calls["sleep"] == 1 })
 		}
-		h.Write(t, map[string]any{
+		h.Apply(t, map[string]any{
 			"stays": stays, "changes": partners.Fake(t, "-name", "after", "-filler", "1").Entry(), "new": partners.Fake(t).Entry(),
 		})
 		h.SettledOK(t, "stays", "changes", "new")

@@ -110,7 +110,7 @@ func TestLiteralSecretsAreSeenByTheirServerAlone(t *testing.T) {
 			t.Errorf("the failed start does not show what it said, redacted: %s", reason)
 		}
 
-		h.Write(t, secretive(t, second, web.URL))
+		h.Apply(t, secretive(t, second, web.URL))
 		Eventually(t, "the rotated secret is in use", func() bool {
 			return rawMap(t, structured(h.JSON(t, Call{Tool: "stdio_env"})))["API_KEY"] == second["env"]
 		})
