@@ -480,3 +480,16 @@ func TestConcurrentCallsGetTheirOwnAnswers(t *testing.T) {
 		wg.Wait()
 	})
 }
+
+// A secret that a cut would divide is removed before the cut: half of one is not recognised.
+func TestErrorsOfServersAreRedactedBeforeTheyAreCut(t *testing.T) {
+	server := onCall(func(p *wiretest.Process, m jsonrpc.Message) {
+		p.Refuse(m.ID, -32000, strings.Repeat("x", 196)+"hunter2")
+	})
+	with(t, server, func(t *testing.T, f *fixture) {
+		_, err := f.Call(as(t.Context()), echo(), call.Listener{})
+		if !fault.Is(err, fault.UpstreamError) || strings.Contains(err.Error(), "hunt") {
+			t.Errorf("%v", err)
+		}
+	})
+}

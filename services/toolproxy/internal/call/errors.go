@@ -7,6 +7,7 @@ import (
 
 	"github.com/toolherd/toolherd/pkg/authn"
 	"github.com/toolherd/toolherd/pkg/fault"
+	"github.com/toolherd/toolherd/services/toolproxy/internal/catalog"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/exchange"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/jsonrpc"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/link"
@@ -69,7 +70,7 @@ func (k *call) describe(err error) string {
 func (c *Caller) callFailed(ctx context.Context, k *call, err error) error {
 	if refused, ok := errors.AsType[*jsonrpc.Error](err); ok {
 		return k.fault(fault.UpstreamError, "server %q refused tool %q with JSON-RPC error %d: %s",
-			k.upstream.Name, k.tool.Name, refused.Code, c.o.Redact(shorten(refused.Message))).
+			k.upstream.Name, k.tool.Name, refused.Code, catalog.Shorten(c.o.Redact(refused.Message), maxQuoted)).
 			With("jsonrpc_code", strconv.FormatInt(refused.Code, 10)).Because(err)
 	}
 	if ended := c.ended(ctx, k); ended != nil {

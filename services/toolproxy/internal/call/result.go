@@ -11,9 +11,13 @@ import (
 
 	"github.com/toolherd/toolherd/pkg/fault"
 	toolproxyv1 "github.com/toolherd/toolherd/proto/gen/toolherd/toolproxy/v1"
+	"github.com/toolherd/toolherd/services/toolproxy/internal/catalog"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/jsonrpc"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/link"
 )
+
+// maxQuoted keeps what a server sent from flooding a message, in characters.
+const maxQuoted = 200
 
 // checkResult checks that a result is one that can be handed over whole. Interim answers have members of their own and no
 // content: taken for a result they would look empty.
@@ -47,7 +51,7 @@ func checkResult(raw json.RawMessage, modern bool) error {
 		return fault.New(fault.UpstreamProtocol,
 			"the server asks for input before it goes on, which is not supported yet; give all it needs in the arguments")
 	case modern || !ok:
-		return fault.New(fault.UpstreamProtocol, "the result has the unknown type %s", shorten(string(kind)))
+		return fault.New(fault.UpstreamProtocol, "the result has the unknown type %s", catalog.Shorten(string(kind), maxQuoted))
 	default: // a member of that name means nothing in the versions before
 		return nil
 	}
@@ -109,16 +113,6 @@ func number(raw json.RawMessage) (float64, bool) {
 func validString(raw json.RawMessage) string {
 	s, _ := jsonrpc.String(raw)
 	return strings.ToValidUTF8(s, "\uFFFD")
-}
-
-// shorten keeps what a server sent from flooding a message.
-func shorten(s string) string {
-	const most = 200
-	s = strings.ToValidUTF8(s, "\uFFFD")
-	if r := []rune(s); len(r) > most {
-		return string(r[:most]) + "…"
-	}
-	return s
 }
 
 // startSpan starts the span of the upstream call where the caller's is recorded.

@@ -147,6 +147,7 @@ func Build(snapshotID string, revision int64, sources []Source) *Catalog {
 		unlisted:   map[string]*Server{},
 	}
 	for _, src := range sources {
+		src.Reason = Shorten(src.Reason, maxReasonChars)
 		s := &Server{Source: src}
 		c.servers = append(c.servers, s)
 		c.byName[s.Name] = s
@@ -216,7 +217,7 @@ func (s *Server) view(collisions []string) *toolproxyv1.Server {
 	v := &toolproxyv1.Server{
 		Name: s.Name, Status: s.Status, Transport: s.Transport, Reason: s.Reason, FixCommand: s.FixCommand,
 		Stale: s.Stale, Source: s.File, SinceTime: timestamppb.New(s.Since),
-		Warnings: slices.Concat(s.Warnings, s.Tools.Warnings, collisions),
+		Warnings: bounded(slices.Concat(s.Warnings, s.Tools.Warnings, collisions)),
 	}
 	if s.Listed {
 		v.ToolCount = int32(len(s.Tools.tools)) //nolint:gosec // at most 10 000

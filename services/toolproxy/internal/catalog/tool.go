@@ -14,6 +14,9 @@ import (
 // maxDefinitionBytes bounds one tool, so that a page of a list always fits into a message.
 const maxDefinitionBytes = 1 << 20
 
+// maxNameChars keeps a name that was refused from flooding a warning.
+const maxNameChars = 80
+
 // Definition is a tool as its server describes it. Schemas, annotations and meta are JSON, token for token.
 type Definition struct {
 	Name         string
@@ -119,7 +122,7 @@ func Contribute(r Rules, defs []Definition) Contribution {
 	for i := range defs {
 		d := &defs[i]
 		if err := checkOriginal(d.Name); err != nil {
-			c.warn("server %q: tool %q is left out: its name is not usable, %v", r.Server, shorten(d.Name), err)
+			c.warn("server %q: tool %q is left out: its name is not usable, %v", r.Server, Shorten(d.Name, maxNameChars), err)
 			continue
 		}
 		if seen[d.Name] {
@@ -145,13 +148,4 @@ func Contribute(r Rules, defs []Definition) Contribution {
 
 func (c *Contribution) warn(format string, args ...any) {
 	c.Warnings = append(c.Warnings, fmt.Sprintf(format, args...))
-}
-
-// shorten keeps a name that was refused from flooding a warning.
-func shorten(name string) string {
-	const most = 80
-	if r := []rune(name); len(r) > most {
-		return string(r[:most]) + "…"
-	}
-	return name
 }

@@ -51,7 +51,7 @@ func (m *monitor) check(ctx context.Context) result {
 	list, err := lease.Session().ListTools(ctx)
 	switch {
 	case err == nil:
-		return m.read(lease.Session(), list)
+		return read(up.Name, lease.Session(), list)
 	case ctx.Err() != nil: // it hangs, and would hang for others
 		err = context.Cause(ctx)
 		lease.Discard()
@@ -84,15 +84,15 @@ func (m *monitor) activate(ctx context.Context) (*upstream.Server, error) {
 }
 
 // read decodes the tools of a list; what cannot be decoded is left out and reported.
-func (m *monitor) read(s *session.Session, list session.Listing) result {
+func read(server string, s *session.Session, list session.Listing) result {
 	r := result{session: s, ttl: list.TTL, tools: make([]catalog.Definition, 0, len(list.Tools))}
 	for _, what := range list.Skipped {
-		r.warnings = append(r.warnings, fmt.Sprintf("server %q: %s and is left out", m.entry.Name, what))
+		r.warnings = append(r.warnings, fmt.Sprintf("server %q: %s and is left out", server, what))
 	}
 	for i, raw := range list.Tools {
 		d, err := catalog.Define(raw)
 		if err != nil {
-			r.warnings = append(r.warnings, fmt.Sprintf("server %q: tool %d of its list is left out: %v", m.entry.Name, i+1, err))
+			r.warnings = append(r.warnings, fmt.Sprintf("server %q: tool %d of its list is left out: %v", server, i+1, err))
 			continue
 		}
 		r.tools = append(r.tools, d)

@@ -52,9 +52,6 @@ func (s *Session) ListTools(ctx context.Context) (Listing, error) {
 		if cursor, err = list.add(page); err != nil {
 			return Listing{}, err
 		}
-		if len(list.Tools) > maxTools {
-			return Listing{}, brokenList("has more than %d tools", maxTools)
-		}
 		if cursor == nil {
 			return list, nil
 		}
@@ -79,6 +76,9 @@ func (l *Listing) add(page json.RawMessage) (cursor json.RawMessage, err error) 
 		return nil, brokenList("is not an array")
 	}
 	for tool := range jsonrpc.Elements(tools) {
+		if len(l.Tools)+len(l.Skipped) == maxTools {
+			return nil, brokenList("has more than %d tools", maxTools)
+		}
 		if !jsonrpc.IsObject(tool) {
 			l.Skipped = append(l.Skipped, fmt.Sprintf("tool %d of the list is not an object", len(l.Tools)+len(l.Skipped)+1))
 			continue
