@@ -35,8 +35,12 @@ type Serving struct {
 	Loopback *rpc.Loopback
 	// NoListen serves no network listener at all: the process itself is the only client.
 	NoListen bool
-	// Ready is called once every service is ready, with the addresses of the listeners, empty where there is none.
-	Ready func(ctx context.Context, grpcAddr, httpAddr string) error
+	// Announce is called once every service is ready, before the ready line, with the addresses of the listeners: whoever
+	// reads the line may rely on what it did. The gRPC address is one that clients can dial; the HTTP address is empty
+	// where there is none.
+	Announce func(grpcAddr, httpAddr string) error
+	// Ready is called after that. It may run as long as its ctx.
+	Ready func(ctx context.Context) error
 }
 
 // drainTimeout bounds how long calls may go on after the process was told to stop.
@@ -58,7 +62,7 @@ func (e *Env) Serve(ctx context.Context, s Serving) error {
 		if err != nil {
 			return err
 		}
-		grpcAddr = listener.Addr().String()
+		grpcAddr = target(listener.Addr())
 		front := []run.Task{{Name: "public listener", Run: func(ctx context.Context) error { return public.Serve(ctx, listener) }}}
 		if e.Config.HTTPListen != "" {
 			task, addr, err := e.httpTask(ctx, s)
@@ -88,15 +92,28 @@ func (e *Env) Serve(ctx context.Context, s Serving) error {
 		if err := waitReady(ctx, s.Services); err != nil {
 			return nil //nolint:nilerr // only an ending ctx stops the wait, and it has its own cause
 		}
+		if s.Announce != nil {
+			if err := s.Announce(grpcAddr, httpAddr); err != nil {
+				return err
+			}
+		}
 		if !s.NoListen {
 			fmt.Fprintf(e.stderr, "ready grpc=%s http=%s\n", grpcAddr, cmp.Or(httpAddr, "off"))
 		}
 		if s.Ready == nil {
 			return nil
 		}
-		return s.Ready(ctx, grpcAddr, httpAddr)
+		return s.Ready(ctx)
 	}}
 	return staged(ctx, append([][]run.Task{{ready}}, stages...))
+}
+
+// target returns the address in the form that clients dial and --listen takes.
+func target(a net.Addr) string {
+	if a.Network() == "unix" {
+		return "unix:" + a.String()
+	}
+	return a.String()
 }
 
 // staged starts all stages at once and stops them one after the other, the first first: each ends before the next is
@@ -245,7 +262,7 @@ func (e *Env) httpTask(ctx context.Context, s Serving) (run.Task, string, error)
 			shutdown, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 			defer cancel()
 			if server.Shutdown(shutdown) != nil {
-				server.Close()
+				_ = server.Close() // cuts the scrapes that would not end
 			}
 		})
 		err := server.Serve(listener)

@@ -146,7 +146,7 @@ func (c *call) conclude(err error) *status.Status {
 // ownStatus returns the status of an error that a generated stub, grpc's health or reflection service or grpc itself
 // made. A wrapped status is not one: it came from somewhere else and is not meant for our caller.
 func ownStatus(err error) (*status.Status, bool) {
-	s, ok := err.(interface{ GRPCStatus() *status.Status }) //nolint:errorlint // see above
+	s, ok := err.(interface{ GRPCStatus() *status.Status })
 	if !ok {
 		return nil, false
 	}

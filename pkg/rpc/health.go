@@ -89,7 +89,7 @@ func (h *health) poll(ctx context.Context) error {
 			for {
 				problem := ask(ctx, ready)
 				if ctx.Err() != nil {
-					return nil
+					return nil //nolint:nilerr // the shutdown says nothing about the service
 				}
 				h.set(service, problem)
 				interval := readyInterval
@@ -97,7 +97,7 @@ func (h *health) poll(ctx context.Context) error {
 					interval = notReadyInterval
 				}
 				if backoff.Sleep(ctx, interval) != nil {
-					return nil
+					return nil //nolint:nilerr // the end of ctx is the ordinary end
 				}
 			}
 		}})

@@ -187,3 +187,21 @@ func TestTheTreeNamesNoMachine(t *testing.T) {
 		}
 	}
 }
+
+func TestOnlyTestsInABubbleSleep(t *testing.T) {
+	for _, f := range sources(t) {
+		if slices.Contains(f.imports, "testing/synctest") {
+			continue // its time is virtual
+		}
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			sel, ok := n.(*ast.SelectorExpr)
+			if !ok || sel.Sel.Name != "Sleep" {
+				return true
+			}
+			if x, ok := sel.X.(*ast.Ident); ok && x.Name == "time" {
+				t.Errorf("%s sleeps: wait for an event, or use testing/synctest", f.path)
+			}
+			return true
+		})
+	}
+}

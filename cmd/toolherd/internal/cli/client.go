@@ -69,9 +69,14 @@ func withClient(cmd *cobra.Command, s Streams, flags clientFlags, f func(ctx con
 		}
 	}
 	if addr == "" {
-		return stack.Compose(ctx, cfg, s.Err, func(ctx context.Context, conn *grpc.ClientConn) error {
+		err := stack.Compose(ctx, cfg, s.Err, func(ctx context.Context, conn *grpc.ClientConn) error {
 			return f(ctx, &client{toolproxyv1.NewToolProxyServiceClient(conn), true})
 		})
+		running, ok := errors.AsType[*stack.RunningError](err)
+		if !ok {
+			return err
+		}
+		addr = running.Address.GRPC
 	}
 	for _, name := range composition {
 		if cmd.Flags().Changed(name) {

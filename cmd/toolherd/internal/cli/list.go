@@ -18,7 +18,7 @@ func newServers(s Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "servers",
 		Short: "List the MCP servers and how they fare",
-		Args:  exactArgs(0, "no argument"),
+		Args:  noArgs("no argument"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return withClient(cmd, s, flags, func(ctx context.Context, c *client) error {
 				if err := c.settle(ctx); err != nil {
@@ -70,7 +70,7 @@ func newTools(s Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tools",
 		Short: "List the tools of all servers, or of some",
-		Args:  exactArgs(0, "no argument"),
+		Args:  noArgs("no argument"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return withClient(cmd, s, flags, func(ctx context.Context, c *client) error {
 				if err := c.settle(ctx); err != nil {

@@ -95,10 +95,10 @@ func newRoot(s Streams) *cobra.Command {
 	return root
 }
 
-// exactArgs is cobra.ExactArgs with our kind of usage error.
-func exactArgs(n int, what string) cobra.PositionalArgs {
+// noArgs is cobra.NoArgs with our kind of usage error; what says what could follow instead.
+func noArgs(what string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
-		if len(args) != n {
+		if len(args) > 0 {
 			return usageError{fmt.Errorf("want %s, got %d arguments", what, len(args))}
 		}
 		return nil

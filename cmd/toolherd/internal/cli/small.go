@@ -21,7 +21,7 @@ func newVersion(s Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Show the version",
-		Args:  exactArgs(0, "no argument"),
+		Args:  noArgs("no argument"),
 		RunE: func(*cobra.Command, []string) error {
 			if err := checkOutput(output); err != nil {
 				return usageError{err}
@@ -51,7 +51,7 @@ func newToken(s Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",
 		Short: "Make tokens for callers",
-		Args:  exactArgs(0, "a subcommand, such as new"),
+		Args:  noArgs("a subcommand, such as new"),
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	var name, userID, output string
@@ -62,7 +62,7 @@ func newToken(s Streams) *cobra.Command {
 		Short: "Make a token: the token itself is shown once, its entry goes into tokens.yaml",
 		Example: `  toolherd token new --name ci --role agent
   toolherd token new --name ops --role operator --role agent --act-as-any`,
-		Args: exactArgs(0, "no argument"),
+		Args: noArgs("no argument"),
 		RunE: func(*cobra.Command, []string) error {
 			if err := checkOutput(output); err != nil {
 				return usageError{err}
@@ -120,7 +120,7 @@ func newDemoServer(s Streams) *cobra.Command {
 	return &cobra.Command{
 		Use:   "demo-server",
 		Short: "An MCP server on stdio to try things with; Toolherd starts it, see examples/mcp.json",
-		Args:  exactArgs(0, "no argument"),
+		Args:  noArgs("no argument"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return demoserver.Run(cmd.Context(), s.In, s.Out, demoserver.Options{Version: version.Number})
 		},
@@ -131,7 +131,7 @@ func newMigrate(s Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "migrate",
 		Short: "Bring the database to the schema of this version; run it before the services of a split deployment",
-		Args:  exactArgs(0, "no argument"),
+		Args:  noArgs("no argument"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := loadConfig(cmd, s, clientBase())
 			if err != nil {

@@ -29,7 +29,7 @@ func newUp(s Streams) *cobra.Command {
 "ready grpc=ADDR http=ADDR" goes to standard error once calls are served. Ctrl-C drains calls, ends every MCP server
 and leaves no process behind; a second one ends at once.`,
 		Example: `  toolherd up --mcp-config examples/mcp.json`,
-		Args:    exactArgs(0, "no argument"),
+		Args:    noArgs("no argument"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := loadConfig(cmd, s, config.Defaults())
 			if err != nil {
@@ -77,7 +77,7 @@ func summarise(ctx context.Context, w io.Writer, proxy toolproxyv1.ToolProxyServ
 // endOf makes nothing of an error that only says that the process ends.
 func endOf(ctx context.Context, err error) error {
 	if ctx.Err() != nil || errors.Is(err, io.EOF) {
-		return nil
+		return nil //nolint:nilerr // what fails while the process ends fails because it ends
 	}
 	return err
 }
