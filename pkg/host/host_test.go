@@ -140,12 +140,20 @@ func TestReadyLineComesOnceServicesAreReadyAndNamesTheAddresses(t *testing.T) {
 	service := &late{ready: make(chan struct{}), ended: &j}
 	ctx, cancel := context.WithCancel(t.Context())
 	addresses := make(chan [2]string, 1)
+	var announced [2]string
 	done := make(chan error)
 	go func() {
 		done <- env.Serve(ctx, Serving{
 			Services: []Named{{"proxy", service}},
-			Ready: func(_ context.Context, grpcAddr, httpAddr string) error {
-				addresses <- [2]string{grpcAddr, httpAddr}
+			Announce: func(grpcAddr, httpAddr string) error {
+				if strings.Contains(stderr.String(), "ready grpc=") {
+					t.Error("the ready line comes before the announcement")
+				}
+				announced = [2]string{grpcAddr, httpAddr}
+				return nil
+			},
+			Ready: func(context.Context) error {
+				addresses <- announced
 				return nil
 			},
 		})
@@ -187,6 +195,36 @@ func TestReadyLineComesOnceServicesAreReadyAndNamesTheAddresses(t *testing.T) {
 	}
 	if got := j.list(); !slices.Equal(got, []string{"service ended"}) {
 		t.Fatalf("got %v", got)
+	}
+}
+
+func TestAUnixSocketIsAnnouncedAsClientsDialIt(t *testing.T) {
+	cfg := config.Defaults()
+	cfg.Listen, cfg.HTTPListen = "unix:"+t.TempDir()+"/toolherd.sock", ""
+	env, err := Open(t.Context(), "test", cfg, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	service := &late{ready: make(chan struct{}), ended: &journal{}}
+	close(service.ready)
+	ctx, cancel := context.WithCancel(t.Context())
+	announced, done := make(chan string, 1), make(chan error)
+	go func() {
+		done <- env.Serve(ctx, Serving{
+			Services: []Named{{"proxy", service}},
+			Announce: func(grpcAddr, _ string) error { announced <- grpcAddr; return nil },
+		})
+	}()
+	conn, err := rpc.Dial(<-announced, rpc.ClientOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := toolproxyv1.NewToolProxyServiceClient(conn).ListServers(t.Context(), &toolproxyv1.ListServersRequest{}); err != nil {
+		t.Error(err)
+	}
+	cancel()
+	if err := errors.Join(conn.Close(), <-done, env.Close(t.Context())); err != nil {
+		t.Fatal(err)
 	}
 }
 

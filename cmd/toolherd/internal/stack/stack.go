@@ -48,6 +48,7 @@ func Up(ctx context.Context, cfg config.Config, stderr io.Writer, ready func(ctx
 }
 
 // Compose runs the services without a network listener, calls f with a connection to them, and takes them down again.
+// Where an all-in-one begins to run on the state directory meanwhile, it returns a *[RunningError] and has not called f.
 func Compose(ctx context.Context, cfg config.Config, stderr io.Writer, f func(ctx context.Context, conn *grpc.ClientConn) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -70,7 +71,7 @@ type composition struct {
 }
 
 func compose(ctx context.Context, cfg config.Config, c composition) (err error) {
-	release, err := acquire(ctx, cfg.StateDir, c.patience)
+	release, err := acquire(ctx, cfg.StateDir, c.patience, c.private)
 	if err != nil {
 		return err
 	}
@@ -86,16 +87,18 @@ func compose(ctx context.Context, cfg config.Config, c composition) (err error) 
 		return err
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	serving.NoListen = c.private
-	serving.Ready = func(ctx context.Context, grpcAddr, httpAddr string) error {
-		if c.private {
-			return c.ready(ctx, conn)
-		}
-		remove, err := publish(cfg.StateDir, Address{GRPC: grpcAddr, HTTP: httpAddr, PID: os.Getpid()})
-		if err != nil {
-			return err
-		}
-		return errors.Join(waitFor(ctx, func() error { return c.ready(ctx, conn) }), remove())
+	if c.private {
+		serving.NoListen = true
+		serving.Ready = func(ctx context.Context) error { return c.ready(ctx, conn) }
+		return env.Serve(ctx, serving)
+	}
+	withdraw := func() error { return nil }
+	serving.Announce = func(grpcAddr, httpAddr string) (err error) {
+		withdraw, err = publish(cfg.StateDir, Address{GRPC: grpcAddr, HTTP: httpAddr, PID: os.Getpid()})
+		return err
+	}
+	serving.Ready = func(ctx context.Context) error {
+		return errors.Join(waitFor(ctx, func() error { return c.ready(ctx, conn) }), withdraw())
 	}
 	return env.Serve(ctx, serving)
 }
@@ -175,7 +178,7 @@ func openStore(ctx context.Context, env *host.Env) (*db.DB, wake.Bus, error) {
 // Migrate brings the database of a configuration to the schema of this version.
 func Migrate(ctx context.Context, cfg config.Config, stderr io.Writer) (err error) {
 	if cfg.Postgres == "" {
-		release, err := acquire(ctx, cfg.StateDir, upPatience)
+		release, err := acquire(ctx, cfg.StateDir, upPatience, false)
 		if err != nil {
 			return err
 		}
