@@ -29,12 +29,13 @@ const maxAttempts = 2
 type Options struct {
 	Store *catalog.Store
 	Pool  *pool.Pool
-	// Suspect hears of a server whose session could not be started. It must not block.
+	// Suspect hears of a server whose session could not be started, or that lost one or wants a login. It must not block.
 	Suspect func(server string)
 	// Redact removes secrets from what servers say.
 	Redact func(string) string
 	Tracer trace.Tracer
-	Log    *slog.Logger
+	// Log gets each call at level debug, with what the caller sent for the record.
+	Log *slog.Logger
 }
 
 // Caller makes calls. It may be used concurrently.
@@ -82,6 +83,7 @@ func (c *Caller) Call(ctx context.Context, r *toolproxyv1.CallToolRequest, l Lis
 	if span != nil {
 		span.End()
 	}
+	c.record(ctx, k, err)
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +109,7 @@ func (k *call) admit(ctx context.Context) (err error) {
 
 // resolve finds the tool and the server that is to be called.
 func (c *Caller) resolve(ctx context.Context, k *call) error {
-	cat, tool, err := c.find(ctx, k.request)
+	cat, tool, err := c.find(ctx, k)
 	if err != nil {
 		return err
 	}
@@ -118,7 +120,7 @@ func (c *Caller) resolve(ctx context.Context, k *call) error {
 // send makes the call and returns the server's result.
 func (c *Caller) send(ctx context.Context, k *call, l Listener) (json.RawMessage, error) {
 	out := session.Call{
-		Name: k.tool.Original, Arguments: k.args, Meta: traceMembers(ctx),
+		Arguments: k.args, Meta: traceMembers(ctx),
 		Listen: link.CallOptions{OnActivity: k.deadline.extend},
 	}
 	l.attach(&out.Listen)
@@ -129,6 +131,7 @@ func (c *Caller) send(ctx context.Context, k *call, l Listener) (json.RawMessage
 		}
 		k.session = lease.Session()
 		k.attempt++
+		out.Name = k.tool.Original // acquire may have looked it up again
 		raw, err := k.session.CallTool(ctx, out)
 		if err == nil {
 			lease.Release()
@@ -136,6 +139,7 @@ func (c *Caller) send(ctx context.Context, k *call, l Listener) (json.RawMessage
 		}
 		if errors.Is(err, exchange.ErrSessionLost) {
 			lease.Discard()
+			c.o.Suspect(k.upstream.Name) // it was started anew, and may have other tools
 		}
 		lease.Release()
 		if !repeatable(err) || k.attempt == maxAttempts || ctx.Err() != nil {

@@ -42,6 +42,7 @@ type fixture struct {
 	store    *catalog.Store
 	pool     *pool.Pool
 	suspects []string
+	stale    func() // called, if set, when a call is about to look for its session
 }
 
 // with runs test inside a bubble with a caller over one server, `s`, whose tool is `s_echo`.
@@ -63,7 +64,7 @@ func with(t *testing.T, server *wiretest.Server, test func(t *testing.T, f *fixt
 		f.Caller = call.New(call.Options{
 			Store: f.store, Pool: f.pool, Suspect: func(s string) { f.suspects = append(f.suspects, s) },
 			Redact: func(s string) string { return strings.ReplaceAll(s, "hunter2", "***") },
-			Tracer: noop.NewTracerProvider().Tracer(""), Log: log,
+			Tracer: tracer{Tracer: noop.NewTracerProvider().Tracer(""), f: f}, Log: log,
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)

@@ -46,10 +46,14 @@ func (c *Caller) startFailed(ctx context.Context, k *call, err error) error {
 	case fault.Timeout, fault.CredentialIllegal, fault.LaunchPolicy, fault.ServerError:
 		return err // names the server and the next step already
 	case fault.UpstreamUnauthenticated:
-		return k.fault(fault.UpstreamUnauthenticated, "server %q wants a login: %s; log in with `toolherd login %s`",
-			k.upstream.Name, c.o.Redact(err.Error()), k.upstream.Name).Because(err)
+		return c.wantsLogin(k, err)
 	}
 	return k.fault(fault.ServerError, "server %q could not be started: %s", k.upstream.Name, c.o.Redact(k.describe(err))).Because(err)
+}
+
+func (c *Caller) wantsLogin(k *call, err error) error {
+	return k.fault(fault.UpstreamUnauthenticated, "server %q wants a login: %s; log in with `toolherd login %s`",
+		k.upstream.Name, c.o.Redact(err.Error()), k.upstream.Name).Because(err)
 }
 
 // describe returns the text of a server's failure, with its last output for those who may see that: who calls a session
@@ -75,6 +79,10 @@ func (c *Caller) callFailed(ctx context.Context, k *call, err error) error {
 	}
 	if ended := c.ended(ctx, k); ended != nil {
 		return ended
+	}
+	if fault.Is(err, fault.UpstreamUnauthenticated) {
+		c.o.Suspect(k.upstream.Name)
+		return c.wantsLogin(k, err)
 	}
 	if f, ok := errors.AsType[*fault.Error](err); ok {
 		return f.With("server", k.upstream.Name)

@@ -2,12 +2,16 @@ package call
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/toolherd/toolherd/pkg/fault"
 	corev1 "github.com/toolherd/toolherd/proto/gen/toolherd/core/v1"
 	toolproxyv1 "github.com/toolherd/toolherd/proto/gen/toolherd/toolproxy/v1"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/catalog"
+	"github.com/toolherd/toolherd/services/toolproxy/internal/upstream"
 )
 
 // Lengths of what a caller may send for the record, in bytes.
@@ -43,24 +47,23 @@ func checkRequest(r *toolproxyv1.CallToolRequest) error {
 	return nil
 }
 
-// find returns the tool that r names and the catalog it is of. A name that a server in its first start may turn out to
-// own is waited for until ctx ends.
-func (c *Caller) find(ctx context.Context, r *toolproxyv1.CallToolRequest) (*catalog.Catalog, *catalog.Tool, error) {
+// find returns the tool that k names and the catalog it is of. A name that a server in its first start may turn out to
+// own is waited for as long as the call may take.
+func (c *Caller) find(ctx context.Context, k *call) (*catalog.Catalog, *catalog.Tool, error) {
 	cat := c.o.Store.Load()
 	if cat == nil {
 		return nil, nil, fault.New(fault.NotReady, "toolproxy has no configuration yet: the registry has not answered; try again")
 	}
-	name := r.GetName()
-	if cat.Revision < r.GetMinRevision() {
+	name := k.request.GetName()
+	if cat.Revision < k.request.GetMinRevision() {
 		var err error
-		if cat, err = c.awaitRevision(ctx, r.GetMinRevision()); err != nil {
+		if cat, err = c.awaitRevision(ctx, k); err != nil {
 			return nil, nil, err
 		}
 	}
 	if cat.Tool(name) == nil && cat.Pending(name) {
 		var err error
-		cat, err = c.o.Store.Wait(ctx, func(c *catalog.Catalog) bool { return c.Tool(name) != nil || !c.Pending(name) })
-		if err != nil {
+		if cat, err = c.awaitStart(ctx, k); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -74,18 +77,56 @@ func (c *Caller) find(ctx context.Context, r *toolproxyv1.CallToolRequest) (*cat
 	return cat, tool, nil
 }
 
-func (c *Caller) awaitRevision(ctx context.Context, revision int64) (*catalog.Catalog, error) {
+// awaitStart waits until no server in its first start may own the name any more, or one does.
+func (c *Caller) awaitStart(ctx context.Context, k *call) (*catalog.Catalog, error) {
+	ctx, cancel := k.bound(ctx)
+	defer cancel()
+	name := k.request.GetName()
+	cat, err := c.o.Store.Wait(ctx, func(c *catalog.Catalog) bool { return c.Tool(name) != nil || !c.Pending(name) })
+	if err != nil {
+		return nil, waitEnded(ctx, "tool "+strconv.Quote(name)+" may be one of a server that is still in its first start; ListServers shows how far it is, allow more time")
+	}
+	return cat, nil
+}
+
+func (c *Caller) awaitRevision(ctx context.Context, k *call) (*catalog.Catalog, error) {
+	ctx, cancel := k.bound(ctx)
+	defer cancel()
 	bounded, cancel := context.WithTimeout(ctx, revisionWait)
 	defer cancel()
+	revision := k.request.GetMinRevision()
 	cat, err := c.o.Store.Wait(bounded, func(c *catalog.Catalog) bool { return c.Revision >= revision })
 	switch {
 	case err == nil:
 		return cat, nil
 	case ctx.Err() != nil:
-		return nil, context.Cause(ctx)
+		return nil, waitEnded(ctx, fmt.Sprintf("this proxy does not use configuration revision %d yet, which min_revision asks for; allow more time", revision))
 	}
 	return nil, fault.New(fault.NotReady,
 		"this proxy uses configuration revision %d, not yet the %d asked for in min_revision; try again", cat.Revision, revision)
+}
+
+// bound ends ctx when the time that the request allows is over. It is for waits before the server's limits are known.
+func (k *call) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	if k.request.GetTimeout() == nil {
+		return ctx, func() {}
+	}
+	d := k.request.GetTimeout().AsDuration()
+	return context.WithDeadlineCause(ctx, k.start.Add(d), timedOut{upstream.Limit{Duration: d, Source: sourceRequest}})
+}
+
+// waitEnded is the error of a call whose context ended before its server was found. Nothing was called.
+func waitEnded(ctx context.Context, why string) error {
+	cause := context.Cause(ctx)
+	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return cause
+	}
+	source := sourceCaller
+	if ours, ok := errors.AsType[timedOut](cause); ok {
+		source = ours.limit.Source
+	}
+	return fault.New(fault.Timeout, "the time of the call ended (%s) before it was made: %s", source, why).
+		With("deadline_source", source).Because(ctx.Err())
 }
 
 // noTool explains a name without a tool.

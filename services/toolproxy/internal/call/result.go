@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
+	"log/slog"
 	"strings"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
@@ -125,6 +127,18 @@ func (c *Caller) startSpan(ctx context.Context, k *call) (context.Context, trace
 		attribute.String("gen_ai.tool.name", k.tool.Original),
 		attribute.String("toolherd.server", k.upstream.Name),
 	))
+}
+
+// record logs a call that was to be sent.
+func (c *Caller) record(ctx context.Context, k *call, err error) {
+	if !c.o.Log.Enabled(ctx, slog.LevelDebug) {
+		return
+	}
+	c.o.Log.LogAttrs(ctx, slog.LevelDebug, "tool called",
+		slog.String("server", k.upstream.Name), slog.String("tool", k.tool.Name),
+		slog.String("request_id", k.request.GetRequestId()), slog.String("run_id", k.request.GetRunId()),
+		slog.String("tool_call_id", k.request.GetToolCallId()),
+		slog.Int("attempt", int(k.attempt)), slog.Duration("duration", time.Since(k.start)), slog.Any("err", err))
 }
 
 // traceMembers returns the W3C trace context as members of _meta, or "" if there is none.

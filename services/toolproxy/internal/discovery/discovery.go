@@ -237,7 +237,7 @@ func (d *Discovery) ListChanged(server string) {
 	}
 }
 
-// Suspect asks for a check of a server whose session could not be started for a call. It does not wait.
+// Suspect asks for a check of a server whose session failed a call, or could not be started for it. It does not wait.
 func (d *Discovery) Suspect(server string) {
 	d.mu.Lock()
 	m := d.monitors[server]

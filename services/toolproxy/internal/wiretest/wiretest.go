@@ -23,6 +23,8 @@ type Server struct {
 	Tools string
 	// DialError makes Dial fail.
 	DialError error
+	// SendError, if set, makes the sending of a message fail, as HTTP does with a status, where it returns an error.
+	SendError func(p *Process, m jsonrpc.Message) error
 	// Handle, if set, sees each message first and returns true if it dealt with it.
 	Handle func(p *Process, m jsonrpc.Message) bool
 
@@ -87,6 +89,11 @@ func (p *Process) Send(_ context.Context, msg []byte) error {
 	p.mu.Unlock()
 	if dead {
 		return link.ErrEnded
+	}
+	if p.Server.SendError != nil {
+		if err := p.Server.SendError(p, m); err != nil {
+			return err
+		}
 	}
 	if p.Server.Handle != nil && p.Server.Handle(p, m) {
 		return nil
