@@ -188,9 +188,12 @@ func (p *peer) call(m jsonrpc.Message) {
 		token := jsonrpc.Member(jsonrpc.Member(m.Params, "_meta"), "progressToken")
 		steps, _ := jsonrpc.Int(jsonrpc.Member(args, "steps"))
 		pause, _ := jsonrpc.Int(jsonrpc.Member(args, "pause_ms"))
+		if began, ok := jsonrpc.String(jsonrpc.Member(args, "began")); ok {
+			_ = os.WriteFile(began, nil, 0o600)
+		}
 		go func() {
 			for i := range steps {
-				time.Sleep(time.Duration(pause) * time.Millisecond)
+				<-time.After(time.Duration(pause) * time.Millisecond)
 				p.emit(jsonrpc.AppendNotification(nil, "notifications/progress",
 					fmt.Appendf(nil, `{"progressToken":%s,"progress":%d,"total":%d,"message":"step %d"}`, token, i+1, steps, i+1)))
 				p.emit(jsonrpc.AppendNotification(nil, "notifications/message",
