@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -32,6 +33,10 @@ func TestMain(m *testing.M) {
 	switch {
 	case toolproxy.IsWatchdog():
 		os.Exit(toolproxy.Watchdog())
+	case os.Getenv("PEER") == "sdk":
+		os.Exit(runSDKPeer())
+	case os.Getenv("PEER") == "proxy":
+		os.Exit(runProxyPeer())
 	case os.Getenv("PEER") != "":
 		os.Exit(runPeer())
 	}
@@ -53,7 +58,7 @@ type registry struct {
 func newRegistry() *registry { return &registry{changed: make(chan struct{})} }
 
 // publish makes entries, raw JSON by name, the current snapshot.
-func (r *registry) publish(t *testing.T, entries map[string]string) {
+func (r *registry) publish(t testing.TB, entries map[string]string) {
 	t.Helper()
 	s := &registryv1.Snapshot{}
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
@@ -62,7 +67,7 @@ func (r *registry) publish(t *testing.T, entries map[string]string) {
 	r.publishSnapshot(s)
 }
 
-func entry(t *testing.T, name, raw string) *registryv1.ServerEntry {
+func entry(t testing.TB, name, raw string) *registryv1.ServerEntry {
 	t.Helper()
 	canonical, err := serverconfig.Canonical([]byte(raw))
 	if err != nil {
@@ -120,6 +125,7 @@ func (r *registry) ResolveSecrets(_ context.Context, q *credentialv1.ResolveSecr
 type proxy struct {
 	toolproxyv1.ToolProxyServiceClient
 
+	conn     *grpc.ClientConn
 	registry *registry
 	service  *toolproxy.Service
 	redactor *secret.Redactor
@@ -127,7 +133,7 @@ type proxy struct {
 }
 
 // serve runs a server with these services until the test ends, and returns a connection to it.
-func serve(t *testing.T, register func(grpc.ServiceRegistrar)) (*grpc.ClientConn, func()) {
+func serve(t testing.TB, register func(grpc.ServiceRegistrar)) (*grpc.ClientConn, func()) {
 	t.Helper()
 	server, err := rpc.NewServer(rpc.ServerOptions{Log: quiet(), Peer: true, DrainTimeout: time.Second})
 	if err != nil {
@@ -149,7 +155,7 @@ func serve(t *testing.T, register func(grpc.ServiceRegistrar)) (*grpc.ClientConn
 }
 
 // background runs f until the returned function or the end of the test ends its context.
-func background(t *testing.T, f func(context.Context) error) func() {
+func background(t testing.TB, f func(context.Context) error) func() {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
@@ -166,14 +172,14 @@ func background(t *testing.T, f func(context.Context) error) func() {
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 // start runs a toolproxy. The registry has no snapshot yet.
-func start(t *testing.T, c toolproxy.Config) *proxy {
+func start(t testing.TB, c toolproxy.Config) *proxy {
 	t.Helper()
 	p := startWith(t, c, newRegistry())
 	t.Cleanup(p.stop)
 	return p
 }
 
-func startWith(t *testing.T, c toolproxy.Config, r *registry) *proxy {
+func startWith(t testing.TB, c toolproxy.Config, r *registry) *proxy {
 	t.Helper()
 	conn, stopRegistry := serve(t, func(s grpc.ServiceRegistrar) {
 		registryv1.RegisterRegistryServiceServer(s, r)
@@ -196,6 +202,7 @@ func startWith(t *testing.T, c toolproxy.Config, r *registry) *proxy {
 	}
 	stopService := background(t, p.service.Run)
 	own, stopServer := serve(t, p.service.RegisterInternal)
+	p.conn = own
 	p.ToolProxyServiceClient = toolproxyv1.NewToolProxyServiceClient(own)
 	p.stop = sync.OnceFunc(func() {
 		stopServer()
@@ -207,7 +214,7 @@ func startWith(t *testing.T, c toolproxy.Config, r *registry) *proxy {
 
 // peerEntry is the entry of a stdio server that is this test binary, with further members of the entry, `,"key":value`,
 // and environment variables.
-func peerEntry(t *testing.T, more string, env ...string) string {
+func peerEntry(t testing.TB, more string, env ...string) string {
 	t.Helper()
 	vars := map[string]string{"PEER": "1"}
 	for i := 0; i < len(env); i += 2 {
@@ -225,7 +232,7 @@ func peerEntry(t *testing.T, more string, env ...string) string {
 }
 
 // await polls until done returns true, and fails the test after a while, saying what was waited for.
-func await(t *testing.T, what string, done func() bool) {
+func await(t testing.TB, what string, done func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(20 * time.Second)
 	defer deadline.Stop()
@@ -241,7 +248,7 @@ func await(t *testing.T, what string, done func() bool) {
 }
 
 // server returns the status of one server.
-func (p *proxy) server(t *testing.T, name string) *toolproxyv1.Server {
+func (p *proxy) server(t testing.TB, name string) *toolproxyv1.Server {
 	t.Helper()
 	r, err := p.ListServers(t.Context(), &toolproxyv1.ListServersRequest{})
 	if err != nil {
@@ -258,9 +265,14 @@ func (p *proxy) server(t *testing.T, name string) *toolproxyv1.Server {
 	return &toolproxyv1.Server{}
 }
 
-func (p *proxy) awaitStatus(t *testing.T, name string, want corev1.ServerStatus) *toolproxyv1.Server {
+func (p *proxy) awaitStatus(t testing.TB, name string, want corev1.ServerStatus) *toolproxyv1.Server {
 	t.Helper()
-	var got *toolproxyv1.Server
+	got := &toolproxyv1.Server{}
+	t.Cleanup(func() {
+		if got.GetStatus() != want {
+			t.Logf("server %s was last seen as %v", name, got)
+		}
+	})
 	await(t, fmt.Sprintf("server %s becomes %v", name, want), func() bool {
 		got = p.server(t, name)
 		return got.GetStatus() == want
@@ -268,7 +280,7 @@ func (p *proxy) awaitStatus(t *testing.T, name string, want corev1.ServerStatus)
 	return got
 }
 
-func (p *proxy) awaitOK(t *testing.T, names ...string) {
+func (p *proxy) awaitOK(t testing.TB, names ...string) {
 	t.Helper()
 	for _, name := range names {
 		p.awaitStatus(t, name, corev1.ServerStatus_SERVER_STATUS_OK)
@@ -276,7 +288,7 @@ func (p *proxy) awaitOK(t *testing.T, names ...string) {
 }
 
 // call calls a tool with arguments as JSON.
-func (p *proxy) call(t *testing.T, name, arguments string, change ...func(*toolproxyv1.CallToolRequest)) (*toolproxyv1.CallToolResponse, error) {
+func (p *proxy) call(t testing.TB, name, arguments string, change ...func(*toolproxyv1.CallToolRequest)) (*toolproxyv1.CallToolResponse, error) {
 	t.Helper()
 	r := &toolproxyv1.CallToolRequest{Name: name, Args: &toolproxyv1.CallToolRequest_ArgumentsJson{ArgumentsJson: arguments}}
 	for _, c := range change {
@@ -286,7 +298,7 @@ func (p *proxy) call(t *testing.T, name, arguments string, change ...func(*toolp
 }
 
 // text calls a tool that must succeed and returns its first text.
-func (p *proxy) text(t *testing.T, name, arguments string, change ...func(*toolproxyv1.CallToolRequest)) (string, *toolproxyv1.CallInfo) {
+func (p *proxy) text(t testing.TB, name, arguments string, change ...func(*toolproxyv1.CallToolRequest)) (string, *toolproxyv1.CallInfo) {
 	t.Helper()
 	r, err := p.call(t, name, arguments, change...)
 	if err != nil {
@@ -302,7 +314,7 @@ func scoped(user, thread string) func(*toolproxyv1.CallToolRequest) {
 	return func(r *toolproxyv1.CallToolRequest) { r.Scope = &corev1.Scope{UserId: user, ThreadId: thread} }
 }
 
-func refresh(t *testing.T, p *proxy, names ...string) {
+func refresh(t testing.TB, p *proxy, names ...string) {
 	t.Helper()
 	if _, err := p.RefreshServers(t.Context(), &toolproxyv1.RefreshServersRequest{Names: names, Force: true}); err != nil {
 		t.Fatalf("refresh: %v", err)
@@ -312,4 +324,14 @@ func refresh(t *testing.T, p *proxy, names ...string) {
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
+}
+
+// listen serves on loopback and returns the address.
+func listen(t testing.TB, server *rpc.Server) (string, func()) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l.Addr().String(), background(t, func(ctx context.Context) error { return server.Serve(ctx, l) })
 }

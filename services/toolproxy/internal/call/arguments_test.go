@@ -35,9 +35,10 @@ func TestArgumentsJSONStaysAsItIs(t *testing.T) {
 }
 
 func TestBadArgumentsJSONIsRefused(t *testing.T) {
-	many := `{"k0":0`
+	var many strings.Builder
+	many.WriteString(`{"k0":0`)
 	for i := range 100 {
-		many += fmt.Sprintf(`,"k%d":0`, i+1)
+		many.WriteString(fmt.Sprintf(`,"k%d":0`, i+1))
 	}
 	for name, text := range map[string]string{
 		"not JSON":                `{"a":}`,
@@ -48,13 +49,13 @@ func TestBadArgumentsJSONIsRefused(t *testing.T) {
 		"a duplicate":             `{"a":1,"a":2}`,
 		"a duplicate deep inside": `{"a":[{"b":{"c":1,"d":[{}],"c":2}}]}`,
 		"a duplicate in disguise": `{"name":1,"n\u0061me":2}`,
-		"a duplicate among many":  many + `,"k50":1}`,
+		"a duplicate among many":  many.String() + `,"k50":1}`,
 	} {
 		if got, err := arguments(withJSON(text)); !fault.Is(err, fault.InvalidArguments) {
 			t.Errorf("%s: %s, %v", name, got, err)
 		}
 	}
-	if _, err := arguments(withJSON(many + "}")); err != nil {
+	if _, err := arguments(withJSON(many.String() + "}")); err != nil {
 		t.Errorf("many keys: %v", err)
 	}
 }

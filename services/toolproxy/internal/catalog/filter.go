@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -45,12 +46,9 @@ func (f *filter) keeps(names ...string) bool {
 	}
 	matched := false
 	for i, p := range f.patterns {
-		for _, name := range names {
-			if p.matches(name) {
-				matched = true
-				f.used[i] = true
-				break
-			}
+		if slices.ContainsFunc(names, p.matches) {
+			matched = true
+			f.used[i] = true
 		}
 	}
 	return matched == f.keep
