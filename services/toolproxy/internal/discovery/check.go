@@ -16,6 +16,7 @@ import (
 // result is the outcome of a check.
 type result struct {
 	session  *session.Session // that listed the tools
+	lives    bool             // there is a session, whose announcements count
 	tools    []catalog.Definition
 	warnings []string
 	ttl      time.Duration // how long the list holds; 0 if the server does not say
@@ -33,6 +34,10 @@ func (m *monitor) check(ctx context.Context) result {
 	m.d.mu.Lock()
 	m.begun++
 	m.d.mu.Unlock()
+	select { // what was announced before is in the list that is read now
+	case <-m.changed:
+	default:
+	}
 
 	up, err := m.activate(ctx)
 	if err != nil {
@@ -49,6 +54,7 @@ func (m *monitor) check(ctx context.Context) result {
 	}
 	defer lease.Release()
 	list, err := lease.Session().ListTools(ctx)
+	lives := false
 	switch {
 	case err == nil:
 		return read(up.Name, lease.Session(), list)
@@ -57,8 +63,10 @@ func (m *monitor) check(ctx context.Context) result {
 		lease.Discard()
 	case lease.Session().Err() != nil: // the reason says more than that tools/list failed
 		err = lease.Session().Err()
+	default:
+		lives = true
 	}
-	return result{err: err}
+	return result{err: err, lives: lives}
 }
 
 // activate resolves the entry, once.
@@ -85,7 +93,7 @@ func (m *monitor) activate(ctx context.Context) (*upstream.Server, error) {
 
 // read decodes the tools of a list; what cannot be decoded is left out and reported.
 func read(server string, s *session.Session, list session.Listing) result {
-	r := result{session: s, ttl: list.TTL, tools: make([]catalog.Definition, 0, len(list.Tools))}
+	r := result{session: s, lives: true, ttl: list.TTL, tools: make([]catalog.Definition, 0, len(list.Tools))}
 	for _, what := range list.Skipped {
 		r.warnings = append(r.warnings, fmt.Sprintf("server %q: %s and is left out", server, what))
 	}

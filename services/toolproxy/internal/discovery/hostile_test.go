@@ -1,6 +1,7 @@
 package discovery_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -53,4 +54,35 @@ func TestWhatAServerSaysCannotBreakTheListOfServers(t *testing.T) {
 			}
 		}
 	})
+}
+
+// STAT-008: a server that announces another list and ends before it gives one is not started without the back-off.
+func TestAnnouncementOfASessionThatEndedIsNoCauseOfACheck(t *testing.T) {
+	for name, server := range map[string]*wiretest.Server{
+		"before its first list": {Handle: func(p *wiretest.Process, m jsonrpc.Message) bool {
+			if m.Method == "tools/list" {
+				p.Notify("notifications/tools/list_changed", "{}")
+				p.Exit(errors.New("exit status 1"))
+			}
+			return m.Method == "tools/list"
+		}},
+		"after a good list": {Handle: func(p *wiretest.Process, m jsonrpc.Message) bool {
+			if m.Method == "tools/list" {
+				p.Reply(m.ID, `{"tools":[]}`)
+				p.Notify("notifications/tools/list_changed", "{}")
+				p.Exit(errors.New("exit status 1"))
+			}
+			return m.Method == "tools/list"
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			with(t, map[string]*wiretest.Server{"a": server}, func(t *testing.T, f *fixture) {
+				f.publish(t, map[string]string{"a": entry("a", "")})
+				time.Sleep(30 * time.Second)
+				if n := len(server.Processes()); n > 7 {
+					t.Errorf("%d processes were started in 30 s", n)
+				}
+			})
+		})
+	}
 }

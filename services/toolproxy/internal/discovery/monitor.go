@@ -120,7 +120,8 @@ const (
 	sessionEnded
 )
 
-// await waits for the next cause of a check. A wait of 0 has no end.
+// await waits for the next cause of a check. A wait of 0 has no end. An announcement counts while its session lives: a
+// server that makes one and ends must not get around the back-off.
 func (m *monitor) await(ctx context.Context, wait time.Duration, r result) cause {
 	var timer <-chan time.Time
 	if wait > 0 {
@@ -132,6 +133,10 @@ func (m *monitor) await(ctx context.Context, wait time.Duration, r result) cause
 	if r.session != nil {
 		ended = r.session.Done()
 	}
+	var changed <-chan struct{}
+	if r.lives {
+		changed = m.changed
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -140,13 +145,16 @@ func (m *monitor) await(ctx context.Context, wait time.Duration, r result) cause
 			return asked
 		case <-timer:
 			return planned
-		case <-m.changed:
+		case <-changed:
 			if backoff.Sleep(ctx, debounce) != nil {
 				return stopped
 			}
 			select { // the rest of the burst
-			case <-m.changed:
+			case <-changed:
 			default:
+			}
+			if r.session != nil && r.session.Err() != nil && !r.session.Closed() {
+				return sessionEnded
 			}
 			return listChanged
 		case <-ended:
