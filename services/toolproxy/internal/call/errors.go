@@ -15,7 +15,7 @@ import (
 
 // ended returns the error of a call whose context ended, or nil if it lives.
 func (c *Caller) ended(ctx context.Context, k *call) error {
-	switch cause, ours := errors.AsType[timedOut](context.Cause(ctx)); {
+	switch cause, ours := errors.AsType[timeoutError](context.Cause(ctx)); {
 	case ours:
 		return k.fault(fault.Timeout, "tool %q of server %q gave no answer within %v (%s); raise that limit, or see whether the server is stuck",
 			k.tool.Name, k.upstream.Name, cause.limit.Duration, cause.limit.Source).With("deadline_source", cause.limit.Source)
@@ -40,15 +40,17 @@ func (c *Caller) startFailed(ctx context.Context, k *call, err error) error {
 	switch fault.ReasonOf(err) {
 	case fault.SessionLimit, fault.SessionClosed, fault.NotReady, fault.ToolNotFound, fault.ServerDisabled, fault.ServerUntrusted:
 		return err // about the pool or the configuration, not about the server
+	default:
+		c.o.Suspect(k.upstream.Name)
 	}
-	c.o.Suspect(k.upstream.Name)
 	switch fault.ReasonOf(err) {
 	case fault.Timeout, fault.CredentialIllegal, fault.LaunchPolicy, fault.ServerError:
 		return err // names the server and the next step already
 	case fault.UpstreamUnauthenticated:
 		return c.wantsLogin(k, err)
+	default:
+		return k.fault(fault.ServerError, "server %q could not be started: %s", k.upstream.Name, c.o.Redact(k.describe(err))).Because(err)
 	}
-	return k.fault(fault.ServerError, "server %q could not be started: %s", k.upstream.Name, c.o.Redact(k.describe(err))).Because(err)
 }
 
 func (c *Caller) wantsLogin(k *call, err error) error {
@@ -91,8 +93,11 @@ func (c *Caller) callFailed(ctx context.Context, k *call, err error) error {
 		k.tool.Name, k.upstream.Name, c.o.Redact(err.Error())).Because(err)
 }
 
-// broken is the error of an answer that is no result.
+// broken is the error of an answer that is no result, or none that can be shown as the caller wants it.
 func (k *call) broken(err error) error {
+	if f, ok := errors.AsType[*fault.Error](err); ok && f.Reason() == fault.PayloadTooLarge {
+		return f.With("server", k.upstream.Name)
+	}
 	return k.fault(fault.UpstreamProtocol, "server %q answered tool %q with something that cannot be handed over: %v",
 		k.upstream.Name, k.tool.Name, err)
 }

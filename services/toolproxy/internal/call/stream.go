@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"runtime/debug"
+	"slices"
 	"sync"
 
 	"google.golang.org/protobuf/proto"
@@ -13,13 +14,14 @@ import (
 )
 
 const (
-	maxChunk  = 1 << 20 // bytes of an outcome in one message
-	maxEvents = 64      // progress and log messages that wait for a slow reader
+	maxChunk      = 1 << 20 // bytes of an outcome, or of a progress or log message, in one message
+	maxEvents     = 64      // progress and log messages that wait for a slow reader
+	maxEventBytes = 4 << 20 // of them in all
 )
 
 // Stream makes the call like [Caller.Call] and passes what happens to send: progress and log messages as they come, then
 // the outcome in pieces. A send that blocks holds up nothing but itself: past a limit the oldest messages are dropped and
-// counted. An error of send cancels the call.
+// counted, and so is one that is too large by itself. An error of send cancels the call.
 func (c *Caller) Stream(ctx context.Context, r *toolproxyv1.CallToolRequest, send func(*toolproxyv1.StreamCallToolResponse) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -84,8 +86,15 @@ type queue struct {
 	ready chan struct{} // holds one: there is something to send
 
 	mu      sync.Mutex
-	events  []*toolproxyv1.StreamCallToolResponse
+	events  []event
+	bytes   int   // of events
 	dropped int64 // since the last event that was sent
+}
+
+type event struct {
+	*toolproxyv1.StreamCallToolResponse
+
+	size int // in bytes
 }
 
 func (q *queue) progress(p *toolproxyv1.Progress) {
@@ -96,18 +105,32 @@ func (q *queue) log(m *toolproxyv1.LogMessage) {
 	q.put(&toolproxyv1.StreamCallToolResponse{Event: &toolproxyv1.StreamCallToolResponse_Log{Log: m}})
 }
 
-func (q *queue) put(e *toolproxyv1.StreamCallToolResponse) {
+func (q *queue) put(r *toolproxyv1.StreamCallToolResponse) {
+	e := event{r, proto.Size(r)}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.events) == maxEvents {
-		q.events = append(q.events[:0], q.events[1:]...)
+	if e.size > maxChunk {
+		q.dropped++
+		return
+	}
+	for len(q.events) == maxEvents || q.bytes+e.size > maxEventBytes {
+		q.pop()
 		q.dropped++
 	}
 	q.events = append(q.events, e)
+	q.bytes += e.size
 	select {
 	case q.ready <- struct{}{}:
 	default:
 	}
+}
+
+// pop removes the oldest event. The caller holds the lock.
+func (q *queue) pop() *toolproxyv1.StreamCallToolResponse {
+	e := q.events[0]
+	q.events = slices.Delete(q.events, 0, 1)
+	q.bytes -= e.size
+	return e.StreamCallToolResponse
 }
 
 // take removes the oldest event and tells it how many were dropped before it.
@@ -117,8 +140,7 @@ func (q *queue) take() *toolproxyv1.StreamCallToolResponse {
 	if len(q.events) == 0 {
 		return nil
 	}
-	e := q.events[0]
-	q.events = append(q.events[:0], q.events[1:]...)
+	e := q.pop()
 	switch event := e.GetEvent().(type) {
 	case *toolproxyv1.StreamCallToolResponse_Progress:
 		event.Progress.Dropped = q.dropped

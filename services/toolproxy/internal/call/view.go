@@ -10,6 +10,9 @@ import (
 	"github.com/toolherd/toolherd/services/toolproxy/internal/jsonrpc"
 )
 
+// maxBlocks bounds what a result becomes in memory when it is taken apart: a block of one byte takes more than a hundred.
+const maxBlocks = 100_000
+
 // view hands a tool's result over. raw is a JSON object.
 func view(raw json.RawMessage, v toolproxyv1.ResultView) (*toolproxyv1.ToolResult, error) {
 	if v == toolproxyv1.ResultView_RESULT_VIEW_JSON {
@@ -40,6 +43,10 @@ func typed(raw json.RawMessage) (*toolproxyv1.ToolResult, error) {
 				return nil, fault.New(fault.UpstreamProtocol, "the result's content is not an array")
 			}
 			for b := range jsonrpc.Elements(value) {
+				if len(r.Content) == maxBlocks {
+					return nil, fault.New(fault.PayloadTooLarge,
+						"the result has more than %d content blocks; ask for it with view RESULT_VIEW_JSON, which takes any number", maxBlocks)
+				}
 				r.Content = append(r.Content, block(b))
 			}
 		case "structuredContent":
