@@ -14,6 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/toolherd/toolherd/pkg/internal/reread"
+	"github.com/toolherd/toolherd/pkg/spelling"
 )
 
 // tokenPrefix marks a token as ours, so that secret scanners can find one that leaked.
@@ -179,7 +180,7 @@ func checkKeys(node *yaml.Node) error {
 	for i := 0; i < len(node.Content); i += 2 {
 		key := node.Content[i].Value
 		if !slices.Contains(keys, key) {
-			if near := nearest(key); near != "" {
+			if near := spelling.Nearest(strings.ToLower(key), keys, 2); near != "" {
 				return fmt.Errorf("unknown key %q: did you mean %q?", key, near)
 			}
 			return fmt.Errorf("unknown key %q: want %s", key, strings.Join(keys, ", "))
@@ -190,36 +191,4 @@ func checkKeys(node *yaml.Node) error {
 		seen[key] = true
 	}
 	return nil
-}
-
-// nearest returns the known key that key is most likely a slip of, or "".
-func nearest(key string) string {
-	best, bound := "", 3
-	for _, k := range entryKeys() {
-		if d := distance(strings.ToLower(key), k); d < bound {
-			best, bound = k, d
-		}
-	}
-	return best
-}
-
-// distance is the number of insertions, deletions and replacements between a and b.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -29,12 +29,17 @@ func (s *Size) UnmarshalText(text []byte) error {
 	return nil
 }
 
-func (c Config) check() error {
+func (c Config) check(from origins) error {
+	if c.NoMCP && len(c.MCPConfig) > 0 {
+		return fault.New(fault.ConfigInvalid, "configuration: %s and %s exclude each other: leave one out", from.name("no_mcp"), from.name("mcp_config"))
+	}
+	if slices.Contains(c.MCPConfig, "") {
+		return fault.New(fault.ConfigInvalid, "configuration: %s has an empty path: name a file, or leave it out", from.name("mcp_config"))
+	}
 	checks := []struct {
 		ok              bool
 		key, value, fix string
 	}{
-		{!c.NoMCP || len(c.MCPConfig) == 0, "no_mcp", "true", "it excludes mcp_config: leave one out"},
 		{slices.Contains([]string{"debug", "info", "warn", "error"}, c.LogLevel), "log_level", c.LogLevel, "debug, info, warn or error"},
 		{slices.Contains([]string{"text", "json"}, c.LogFormat), "log_format", c.LogFormat, "text or json"},
 		{c.Registry.Source == "files", "registry.source", c.Registry.Source, "files"},
@@ -51,15 +56,15 @@ func (c Config) check() error {
 	}
 	for _, i := range c.Toolproxy.Interceptors {
 		if i.Entry == "" {
-			return fault.New(fault.ConfigInvalid, "configuration: an item of toolproxy.interceptors has no entry: write what mcpInterceptors says")
+			return fault.New(fault.ConfigInvalid, "configuration: an item of %s has no entry: write what mcpInterceptors says", from.name("toolproxy.interceptors"))
 		}
 		if !slices.Contains([]string{"", "error", "skip"}, i.OnUnresolved) {
-			return fault.New(fault.ConfigInvalid, "configuration: toolproxy.interceptors: on_unresolved of %q is %q, want error or skip", i.Entry, i.OnUnresolved)
+			return fault.New(fault.ConfigInvalid, "configuration: %s: on_unresolved of %q is %q, want error or skip", from.name("toolproxy.interceptors"), i.Entry, i.OnUnresolved)
 		}
 	}
 	for _, k := range checks {
 		if !k.ok {
-			return fault.New(fault.ConfigInvalid, "configuration: %s is %q, want %s", k.key, k.value, k.fix)
+			return fault.New(fault.ConfigInvalid, "configuration: %s is %q, want %s", from.name(k.key), k.value, k.fix)
 		}
 	}
 	return nil

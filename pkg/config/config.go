@@ -3,7 +3,7 @@
 //
 // A key comes from its flag, else from the variable TOOLHERD_ plus the key in upper snake case, else from the file,
 // else from [Defaults]. The file is read once, at start; an unknown key in it is an error that names a near match.
-// Only this package reads the environment for configuration. MCP servers are not configured here but in the files
+// A leading ~ of a path is the user's home directory. Only this package reads the environment for configuration. MCP servers are not configured here but in the files
 // that MCPConfig and discovery name.
 package config
 
@@ -16,11 +16,11 @@ type Config struct {
 	// HTTPListen serves /healthz, /readyz and /metrics; empty turns it off.
 	HTTPListen string `koanf:"http_listen" flag:"http-listen" help:"address of /healthz, /readyz and /metrics; empty turns it off"`
 	// StateDir holds the database, keys, the lock and the address file of the all-in-one.
-	StateDir string `koanf:"state_dir" flag:"state-dir" help:"directory of database, keys and lock"`
+	StateDir string `koanf:"state_dir" is:"path" flag:"state-dir" help:"directory of database, keys and lock"`
 	// Project is where discovery of project files starts; empty means the working directory.
-	Project string `koanf:"project" flag:"project" help:"where the search for project files starts (default: working directory)"`
+	Project string `koanf:"project" is:"path" flag:"project" help:"where the search for project files starts (default: working directory)"`
 	// MCPConfig lists explicit files of MCP servers, later ones winning.
-	MCPConfig []string `koanf:"mcp_config" flag:"mcp-config" help:"file of MCP servers; repeatable, a later one wins"`
+	MCPConfig []string `koanf:"mcp_config" is:"path" flag:"mcp-config" help:"file of MCP servers; repeatable, a later one wins"`
 	// MCPConfigFrom says which flag or variable gave MCPConfig, for messages. It is not a key.
 	MCPConfigFrom string `koanf:"-"`
 	// NoMCP opens no server file and starts no server.
@@ -34,7 +34,7 @@ type Config struct {
 	// LogFormat is text or json.
 	LogFormat string `koanf:"log_format" flag:"log-format" help:"text or json"`
 	// LogFile receives the log instead of stderr.
-	LogFile string `koanf:"log_file" flag:"log-file" help:"write the log here instead of stderr"`
+	LogFile string `koanf:"log_file" is:"path" flag:"log-file" help:"write the log here instead of stderr"`
 	// OTLPEndpoint receives traces by OTLP over gRPC, as a URL; empty exports none.
 	OTLPEndpoint string `koanf:"otlp_endpoint" flag:"otlp-endpoint" help:"OTLP gRPC endpoint for traces, as a URL"`
 	// InsecurePlaintext allows a non-loopback listener without TLS.
@@ -50,25 +50,25 @@ type Config struct {
 // Auth says who may call.
 type Auth struct {
 	// TokensFile lists the callers' tokens by hash; empty means an unauthenticated loopback listener.
-	TokensFile string `koanf:"tokens_file" flag:"tokens-file" help:"file of token hashes (see 'toolherd token new')"`
+	TokensFile string `koanf:"tokens_file" is:"path" flag:"tokens-file" help:"file of token hashes (see 'toolherd token new')"`
 }
 
 // TLS is the identity of this process's listener.
 type TLS struct {
 	// CertFile is the certificate chain, PEM.
-	CertFile string `koanf:"cert_file" flag:"tls-cert-file" help:"certificate chain of the listener, PEM"`
+	CertFile string `koanf:"cert_file" is:"path" flag:"tls-cert-file" help:"certificate chain of the listener, PEM"`
 	// KeyFile is its private key, PEM.
-	KeyFile string `koanf:"key_file" flag:"tls-key-file" help:"private key of the listener, PEM"`
+	KeyFile string `koanf:"key_file" is:"path" flag:"tls-key-file" help:"private key of the listener, PEM"`
 	// ClientCAFile verifies client certificates; empty asks for none.
-	ClientCAFile string `koanf:"client_ca_file" flag:"tls-client-ca-file" help:"CA of client certificates; empty asks for none"`
+	ClientCAFile string `koanf:"client_ca_file" is:"path" flag:"tls-client-ca-file" help:"CA of client certificates; empty asks for none"`
 }
 
 // Peers says how to reach the other services.
 type Peers struct {
 	// TokenFile holds the token this process presents to its peers.
-	TokenFile string `koanf:"token_file" flag:"peer-token-file" help:"file with the token shown to peers"`
+	TokenFile string `koanf:"token_file" is:"path" flag:"peer-token-file" help:"file with the token shown to peers"`
 	// CAFile verifies the peers' certificates; empty means plaintext on loopback.
-	CAFile string `koanf:"ca_file" flag:"peer-ca-file" help:"CA of the peers' certificates; empty means plaintext"`
+	CAFile string `koanf:"ca_file" is:"path" flag:"peer-ca-file" help:"CA of the peers' certificates; empty means plaintext"`
 	// Registry, Toolproxy, Taskworker and Notifier are the peers' gRPC addresses.
 	Registry   string `koanf:"registry" flag:"registry" env:"REGISTRY" help:"gRPC address of registry"`
 	Toolproxy  string `koanf:"toolproxy" flag:"toolproxy" env:"TOOLPROXY" help:"gRPC address of toolproxy"`
@@ -81,7 +81,7 @@ type Registry struct {
 	// Source is where configuration comes from. This version knows `files`.
 	Source string `koanf:"source"`
 	// SecretKeyFile holds the key that encrypts literal secrets at rest; all-in-one makes one in StateDir.
-	SecretKeyFile string `koanf:"secret_key_file"`
+	SecretKeyFile string `koanf:"secret_key_file" is:"path"`
 	// MaxToolNameLength is the longest visible tool name, 16..128.
 	MaxToolNameLength int `koanf:"max_tool_name_length"`
 }
@@ -97,7 +97,7 @@ type Toolproxy struct {
 	// SessionIdleTimeout ends sessions that carry no call for this long, > 0.
 	SessionIdleTimeout time.Duration `koanf:"session_idle_timeout"`
 	// WorkspaceRoot holds the threads' working directories; empty means below StateDir.
-	WorkspaceRoot string `koanf:"workspace_root"`
+	WorkspaceRoot string `koanf:"workspace_root" is:"path"`
 	// MaxMessageBytes is the longest message from or to an MCP server.
 	MaxMessageBytes Size `koanf:"max_message_bytes"`
 	// Interceptors are the mcpInterceptors entries that may be used or left out. An entry of mcpInterceptors that is not

@@ -3,6 +3,7 @@ package config
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -87,6 +88,9 @@ func TestWrongValuesNameKeyValueAndWhatIsRight(t *testing.T) {
 		"toolproxy: {interceptors: [{entry: a, on_unresolved: never}]}": "on_unresolved",
 		"toolproxy: {interceptors: [{on_unresolved: skip}]}":            "has no entry",
 		"toolproxy: {interceptors: [{entry: a, tiemout: 1s}]}":          "tiemout",
+		"toolproxy: {session_idle_timeout: 7200}":                       "write one with its unit",
+		"toolproxy: 5":                                                  "toolproxy holds keys of its own",
+		"mcp_config: ['']":                                              "empty path",
 		"toolproxy: {max_message_bytes: 99999GiB}":                      "max_message_bytes",
 		"toolproxy: {max_message_bytes: \"-1MiB\"}":                     "max_message_bytes",
 	} {
@@ -95,8 +99,60 @@ func TestWrongValuesNameKeyValueAndWhatIsRight(t *testing.T) {
 			t.Errorf("%s: got %v, want CONFIG_INVALID with %q", content, err, want)
 		}
 	}
+	both := []string{"toolproxy.max_sessions", "toolproxy.start_concurrency"}
+	_, err := load(t, nil, "--config", write(t, "toolproxy: {max_sessions: x, start_concurrency: y}"))
+	if err == nil || !strings.Contains(err.Error(), both[0]) || !strings.Contains(err.Error(), both[1]) || strings.Contains(err.Error(), "\n") {
+		t.Errorf("two wrong values: got %v, want one line that names both", err)
+	}
 	if _, err := load(t, nil, "--config", filepath.Join(t.TempDir(), "none.yaml")); !fault.Is(err, fault.ConfigInvalid) {
 		t.Errorf("missing file: got %v", err)
+	}
+}
+
+func TestAWrongValueNamesWhereItCameFrom(t *testing.T) {
+	file := write(t, "log_format: loud\ntoolproxy: {max_sessions: none}")
+	for want, err := range map[string]error{
+		"log_level (--log-level)":          second(load(t, []string{"TOOLHERD_LOG_LEVEL=info"}, "--log-level", "loud")),
+		"log_level (TOOLHERD_LOG_LEVEL)":   second(load(t, []string{"TOOLHERD_LOG_LEVEL="})),
+		"max_sessions (" + file + ")":      second(load(t, nil, "--config", file)),
+		"max_sessions (TOOLHERD_TOOLPROXY": second(load(t, []string{"TOOLHERD_TOOLPROXY_MAX_SESSIONS=none"})),
+		"interceptors (TOOLHERD_TOOLPROXY": second(load(t, []string{"TOOLHERD_TOOLPROXY_INTERCEPTORS=a:b"})),
+		"mcp_config (DEER_FLOW_EXTENSIONS": second(load(t, []string{legacyMCPConfig + "=old.json"}, "--no-mcp")),
+		"no_mcp (--no-mcp)":                second(load(t, []string{"TOOLHERD_MCP_CONFIG=a.json"}, "--no-mcp")),
+		"mcp_config (--mcp-config)":        second(load(t, nil, "--mcp-config", "")),
+	} {
+		if !fault.Is(err, fault.ConfigInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want CONFIG_INVALID with %q", err, want)
+		}
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+func TestASectionWithNothingInItSaysNothing(t *testing.T) {
+	cfg, err := load(t, nil, "--config", write(t, "toolproxy:\n  # max_sessions: 1\nauth: {}\nregistry: null\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Defaults()
+	want.MCPConfigFrom = "mcp_config"
+	if diff := cmp.Diff(want, cfg); diff != "" {
+		t.Fatal(diff)
+	}
+}
+
+func TestALeadingTildeOfAPathIsTheHomeDirectory(t *testing.T) {
+	file := write(t, "state_dir: ~/state\nauth: {tokens_file: ~/tokens.yaml}\nlog_file: a~/b\n")
+	cfg, err := load(t, []string{"HOME=/home/me", "TOOLHERD_MCP_CONFIG=~/a.json:~other/b.json:", "TOOLHERD_REGISTRY_SECRET_KEY_FILE=~"}, "--config", file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := []string{cfg.StateDir, cfg.Auth.TokensFile, cfg.LogFile, cfg.Registry.SecretKeyFile}
+	if diff := cmp.Diff([]string{"/home/me/state", "/home/me/tokens.yaml", "a~/b", "/home/me"}, got); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{"/home/me/a.json", "~other/b.json"}, cfg.MCPConfig); diff != "" {
+		t.Error(diff)
 	}
 }
 
@@ -125,12 +181,33 @@ func TestExplicitServerFilesKeepTheirOrder(t *testing.T) {
 }
 
 func TestEveryKeyCanComeFromTheEnvironment(t *testing.T) {
+	examples := map[reflect.Kind]string{
+		reflect.String: "1s", reflect.Bool: "true", reflect.Int: "17", reflect.Int64: "65536s", reflect.Slice: "[{entry: x}]",
+	}
 	seen := map[string]string{}
 	for _, k := range keys() {
 		if other, dup := seen[k.env]; dup {
 			t.Errorf("%s and %s share the variable TOOLHERD_%s", other, k.path, k.env)
 		}
 		seen[k.env] = k.path
+		text := examples[reflect.ValueOf(Defaults()).FieldByIndex(k.index).Kind()]
+		switch k.path {
+		case "toolproxy.max_message_bytes":
+			text = "65536"
+		case "log_level":
+			text = "warn"
+		case "log_format":
+			text = "json"
+		case "registry.source":
+			text = "files"
+		case "toolproxy.replicas":
+			text = "many"
+		case "tls.cert_file", "tls.key_file", "tls.client_ca_file":
+			continue // together only
+		}
+		if cfg, err := load(t, []string{"TOOLHERD_" + k.env + "=" + text}); err != nil || k.path != "registry.source" && cmp.Equal(cfg, Defaults()) {
+			t.Errorf("TOOLHERD_%s=%s: %v", k.env, text, err)
+		}
 	}
 	if len(seen) < 25 {
 		t.Fatalf("only %d keys found", len(seen))

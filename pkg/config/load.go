@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/go-viper/mapstructure/v2"
 	"github.com/knadh/koanf/parsers/yaml"
@@ -15,8 +17,10 @@ import (
 	"github.com/knadh/koanf/providers/file"
 	"github.com/knadh/koanf/v2"
 	"github.com/spf13/pflag"
+	yamlv3 "go.yaml.in/yaml/v3"
 
 	"github.com/toolherd/toolherd/pkg/fault"
+	"github.com/toolherd/toolherd/pkg/spelling"
 )
 
 const envPrefix = "TOOLHERD_"
@@ -54,8 +58,8 @@ func Register(fs *pflag.FlagSet, base Config, only ...string) {
 	}
 }
 
-// Load reads the configuration and checks it. Errors are CONFIG_INVALID faults that name the key, where its value
-// came from and what would be right.
+// Load reads the configuration and checks it. Errors are CONFIG_INVALID faults of one line that name the key, where its
+// value came from and what would be right, and no value that may hold a credential.
 func Load(src Source) (Config, error) {
 	cfg := Defaults()
 	if src.Base != nil {
@@ -63,26 +67,45 @@ func Load(src Source) (Config, error) {
 	}
 	env := environ(src.Environ)
 	k := koanf.New(".")
+	from := origins{}
 	if path := configPath(src.Flags, env); path != "" {
-		if err := loadFile(k, path); err != nil {
+		if err := loadFile(k, expandHome(path, env["HOME"]), from); err != nil {
 			return Config{}, err
 		}
 	}
 	cfg.MCPConfigFrom = "mcp_config"
-	overlay, from := overlays(src.Flags, env)
-	if from != "" {
-		cfg.MCPConfigFrom = from
+	overlay, err := overlays(src.Flags, env, from)
+	if err != nil {
+		return Config{}, err
+	}
+	if _, ok := overlay["mcp_config"]; ok {
+		cfg.MCPConfigFrom = from["mcp_config"]
 	}
 	if err := k.Load(confmap.Provider(overlay, "."), nil); err != nil {
 		return Config{}, fault.New(fault.ConfigInvalid, "configuration: %v", err)
 	}
-	if err := unmarshal(k, &cfg); err != nil {
+	if err := unmarshal(k, &cfg, from); err != nil {
 		return Config{}, err
 	}
-	if err := cfg.check(); err != nil {
+	cfg.expandPaths(env["HOME"])
+	if err := cfg.check(from); err != nil {
 		return Config{}, err
 	}
 	return cfg, nil
+}
+
+// origins says where the value of a key came from: a flag, a variable or the file. Keys with their default are not in it.
+type origins map[string]string
+
+// name returns key as messages name it.
+func (o origins) name(key string) string {
+	for at := key; at != ""; {
+		if from, ok := o[at]; ok {
+			return key + " (" + from + ")"
+		}
+		at = at[:max(0, strings.LastIndexAny(at, ".["))] // of an item of a list, what gave the list
+	}
+	return key
 }
 
 func configPath(fs *pflag.FlagSet, env map[string]string) string {
@@ -94,18 +117,28 @@ func configPath(fs *pflag.FlagSet, env map[string]string) string {
 	return env[envPrefix+"CONFIG"]
 }
 
-func loadFile(k *koanf.Koanf, path string) error {
+func loadFile(k *koanf.Koanf, path string, from origins) error {
 	if err := k.Load(file.Provider(path), yaml.Parser()); err != nil {
 		return fault.New(fault.ConfigInvalid, "read configuration %s: %v (give another path with --config)", path, err)
 	}
-	known := map[string]bool{}
+	known, sections := map[string]bool{}, map[string]bool{}
 	for _, key := range keys() {
 		known[key.path] = true
+		if section, _, ok := strings.Cut(key.path, "."); ok {
+			sections[section] = true
+		}
 	}
 	var unknown []string
-	for _, path := range k.Keys() {
-		if !known[path] {
-			unknown = append(unknown, path)
+	for _, name := range k.Keys() {
+		switch {
+		case known[name]:
+			from[name] = path
+		case sections[name] && isNothing(k.Get(name)): // such as one whose every key is commented out
+			k.Delete(name)
+		case sections[name]:
+			return fault.New(fault.ConfigInvalid, "configuration %s: %s holds keys of its own: write them below it, one a line", path, name)
+		default:
+			unknown = append(unknown, name)
 		}
 	}
 	if len(unknown) == 0 {
@@ -113,28 +146,31 @@ func loadFile(k *koanf.Koanf, path string) error {
 	}
 	slices.Sort(unknown)
 	msg := fmt.Sprintf("configuration %s: unknown key %q", path, unknown[0])
-	if near := nearest(unknown[0], slices.Sorted(maps.Keys(known))); near != "" {
+	if near := spelling.Nearest(unknown[0], slices.Sorted(maps.Keys(known)), len(unknown[0])/3+1); near != "" {
 		msg += fmt.Sprintf(", did you mean %q?", near)
 	}
 	return fault.New(fault.ConfigInvalid, "%s", msg)
 }
 
-// overlays collects what environment and flags say, flags winning, and who gave mcp_config.
-func overlays(fs *pflag.FlagSet, env map[string]string) (overlay map[string]any, mcpFrom string) {
-	overlay = map[string]any{}
+// isNothing reports whether a section of the file is there without anything in it.
+func isNothing(section any) bool {
+	m, ok := section.(map[string]any)
+	return section == nil || ok && len(m) == 0
+}
+
+// overlays collects what environment and flags say, flags winning, and notes where it came from.
+func overlays(fs *pflag.FlagSet, env map[string]string, from origins) (map[string]any, error) {
+	overlay := map[string]any{}
 	if v := env[legacyMCPConfig]; v != "" {
-		overlay["mcp_config"], mcpFrom = []string{v}, legacyMCPConfig
+		overlay["mcp_config"], from["mcp_config"] = []string{v}, legacyMCPConfig
 	}
 	for _, k := range keys() {
 		if v, ok := env[envPrefix+k.env]; ok {
-			if k.list {
-				overlay[k.path] = filepath.SplitList(v)
-			} else {
-				overlay[k.path] = v
+			value, err := k.fromText(v)
+			if err != nil {
+				return nil, fault.New(fault.ConfigInvalid, "configuration: %s (%s%s): %v", k.path, envPrefix, k.env, err)
 			}
-			if k.path == "mcp_config" {
-				mcpFrom = envPrefix + k.env
-			}
+			overlay[k.path], from[k.path] = value, envPrefix+k.env
 		}
 		if fs == nil || k.flag == "" {
 			continue
@@ -143,33 +179,112 @@ func overlays(fs *pflag.FlagSet, env map[string]string) (overlay map[string]any,
 		if f == nil || !f.Changed {
 			continue
 		}
+		from[k.path] = "--" + k.flag
 		if list, ok := f.Value.(pflag.SliceValue); ok {
 			overlay[k.path] = list.GetSlice()
 		} else {
 			overlay[k.path] = f.Value.String()
 		}
-		if k.path == "mcp_config" {
-			mcpFrom = "--" + k.flag
-		}
 	}
-	return overlay, mcpFrom
+	return overlay, nil
 }
 
-func unmarshal(k *koanf.Koanf, cfg *Config) error {
+// fromText returns the value that a variable gives to k: the parts of a list of paths between colons, a list of objects
+// in YAML, and any other text as it is.
+func (k key) fromText(text string) (any, error) {
+	switch {
+	case k.isObjects:
+		var items []any
+		if err := yamlv3.Unmarshal([]byte(text), &items); err != nil {
+			return nil, errors.New("want a list in YAML, such as [{entry: x}]")
+		}
+		return items, nil
+	case k.list:
+		return slices.DeleteFunc(filepath.SplitList(text), func(part string) bool { return part == "" }), nil
+	default:
+		return text, nil
+	}
+}
+
+func unmarshal(k *koanf.Koanf, cfg *Config, from origins) error {
 	err := k.UnmarshalWithConf("", cfg, koanf.UnmarshalConf{DecoderConfig: &mapstructure.DecoderConfig{
 		Result:           cfg,
 		TagName:          "koanf",
 		WeaklyTypedInput: true,
 		ErrorUnused:      true, // unknown keys inside the items of a list
 		DecodeHook: mapstructure.ComposeDecodeHookFunc(
-			mapstructure.StringToTimeDurationHookFunc(),
+			durationHook,
 			mapstructure.TextUnmarshallerHookFunc(),
 		),
 	}})
-	if err != nil {
-		return fault.New(fault.ConfigInvalid, "configuration: %v", err)
+	if err == nil {
+		return nil
 	}
-	return nil
+	return fault.New(fault.ConfigInvalid, "configuration: %s", strings.Join(wrongValues(err, from), "; "))
+}
+
+// wrongValues says what is wrong with each value that an error of mapstructure is about.
+func wrongValues(err error, from origins) []string {
+	switch e := err.(type) { //nolint:errorlint // the tree is walked here
+	case interface{ Unwrap() []error }:
+		var out []string
+		for _, one := range e.Unwrap() {
+			out = append(out, wrongValues(one, from)...)
+		}
+		return out
+	case *mapstructure.DecodeError:
+		cause := e.Unwrap().Error()
+		if parse, ok := errors.AsType[*mapstructure.ParseError](err); ok {
+			cause = "want a whole number"
+			if parse.Expected.Kind() == reflect.Bool {
+				cause = "want true or false"
+			}
+		}
+		return []string{from.name(e.Name()) + ": " + cause}
+	}
+	if inner := errors.Unwrap(err); inner != nil {
+		return wrongValues(inner, from)
+	}
+	return []string{err.Error()}
+}
+
+// durationHook reads a duration with its unit. A bare number would be taken for nanoseconds.
+func durationHook(source, target reflect.Type, value any) (any, error) {
+	if target != reflect.TypeFor[time.Duration]() || source == target {
+		return value, nil
+	}
+	text := fmt.Sprint(value)
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		return nil, fmt.Errorf("%q is not a duration: write one with its unit, such as 90s or 2h", text)
+	}
+	return d, nil
+}
+
+// expandPaths replaces a leading ~ of every path: no shell does it in a file, in a variable or behind a flag's =.
+func (c *Config) expandPaths(home string) {
+	v := reflect.ValueOf(c).Elem()
+	for _, k := range keys() {
+		if !k.isPath {
+			continue
+		}
+		f := v.FieldByIndex(k.index)
+		if f.Kind() == reflect.String {
+			f.SetString(expandHome(f.String(), home))
+			continue
+		}
+		for i := range f.Len() {
+			f.Index(i).SetString(expandHome(f.Index(i).String(), home))
+		}
+	}
+}
+
+// expandHome replaces a ~ that stands for the user's home directory.
+func expandHome(path, home string) string {
+	if rest, ok := strings.CutPrefix(path, "~"); ok && home != "" && (rest == "" || rest[0] == '/') {
+		return home + rest
+	}
+	return path
 }
 
 func environ(list []string) map[string]string {

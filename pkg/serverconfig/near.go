@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/toolherd/toolherd/pkg/serverconfig/strictjson"
+	"github.com/toolherd/toolherd/pkg/spelling"
 )
 
 // unknownKey is the warning about a key that nothing reads, at path, among the known ones.
@@ -44,7 +45,7 @@ func near(key string, known []string) string {
 	for _, candidate := range known {
 		parts := splitWords(candidate)
 		whole := strings.Join(parts, "_")
-		if d := distance(spelled, whole); d <= max(1, len(whole)/4) && d < bestScore {
+		if d := spelling.Distance(spelled, whole); d <= max(1, len(whole)/4) && d < bestScore {
 			best, bestScore = candidate, d
 		}
 		if len(parts) < 2 {
@@ -59,7 +60,7 @@ func near(key string, known []string) string {
 				}
 			}
 			ending := strings.Join(some, "_")
-			if d := distance(spelled, ending); d <= len(ending)/5 && 100+d < bestScore {
+			if d := spelling.Distance(spelled, ending); d <= len(ending)/5 && 100+d < bestScore {
 				best, bestScore = candidate, 100+d
 			}
 		}
@@ -81,30 +82,4 @@ func splitWords(key string) []string {
 		b.WriteByte(c)
 	}
 	return strings.FieldsFunc(b.String(), func(r rune) bool { return r == '_' || r == '-' || r == ' ' || r == '.' })
-}
-
-// distance is the number of insertions, deletions, substitutions and swaps of neighbours that turn a into b, no piece
-// being changed twice (optimal string alignment), counted in bytes.
-func distance(a, b string) int {
-	before := make([]int, len(b)+1)
-	last := make([]int, len(b)+1)
-	row := make([]int, len(b)+1)
-	for j := range last {
-		last[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			row[j] = min(last[j]+1, row[j-1]+1, last[j-1]+cost)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				row[j] = min(row[j], before[j-2]+1)
-			}
-		}
-		before, last, row = last, row, before
-	}
-	return last[len(b)]
 }
