@@ -88,12 +88,12 @@ func serveProxyPeer() error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close() //nolint:errcheck // the process ends
+	defer conn.Close()
 	root, err := os.MkdirTemp("", "bench")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(root) //nolint:errcheck // the process ends
+	defer os.RemoveAll(root)
 	service, err := toolproxy.New(toolproxy.Config{WorkspaceRoot: root}, toolproxy.Deps{
 		Registry: registryv1.NewRegistryServiceClient(conn), Credentials: credentialv1.NewCredentialServiceClient(conn),
 		Log: quiet(), Telemetry: tel, Redactor: secret.NewRedactor(),

@@ -54,8 +54,8 @@ func sessionView(info pool.Info) *toolproxyv1.Session {
 		Era:       s.Version(),
 		StartTime: timestamppb.New(s.StartTime()),
 		CallCount: info.Calls,
-		InFlight:  int32(info.InFlight), //nolint:gosec // bounded by the server's concurrent calls
-		Pid:       int32(s.PID()),       //nolint:gosec // a process id
+		InFlight:  int32(info.InFlight),
+		Pid:       int32(s.PID()),
 	}
 	if info.Calls > 0 {
 		out.LastUseTime = timestamppb.New(info.LastUse)
@@ -101,5 +101,5 @@ func (t *tools) ResetSessions(ctx context.Context, r *toolproxyv1.ResetSessionsR
 			return byServer(k) && k.UserID == scope.UserID && (k.ThreadID == scope.ThreadID || k.ThreadID == "")
 		}
 	}
-	return &toolproxyv1.ResetSessionsResponse{Ended: int32(t.s.pool.Reset(match))}, nil //nolint:gosec // a number of sessions
+	return &toolproxyv1.ResetSessionsResponse{Ended: int32(t.s.pool.Reset(match))}, nil
 }

@@ -188,7 +188,7 @@ func withTokens(t *testing.T, p *proxy) map[string]toolproxyv1.ToolProxyServiceC
 	} {
 		token, sum := authn.NewToken()
 		tokens[name] = token
-		lines.WriteString(fmt.Sprintf("- {name: %s, sha256: %s, %s}\n", name, sum, rights))
+		fmt.Fprintf(&lines, "- {name: %s, sha256: %s, %s}\n", name, sum, rights)
 	}
 	path := filepath.Join(t.TempDir(), "tokens.yaml")
 	if err := os.WriteFile(path, []byte(lines.String()), 0o600); err != nil {

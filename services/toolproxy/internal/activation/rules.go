@@ -45,5 +45,5 @@ func routing(r serverconfig.Routing, tool json.RawMessage) *toolproxyv1.Routing 
 	if r.Mode != "prefer" {
 		return nil
 	}
-	return &toolproxyv1.Routing{Mode: r.Mode, Priority: int32(r.Priority), Keywords: r.Keywords} //nolint:gosec // 0 to 100
+	return &toolproxyv1.Routing{Mode: r.Mode, Priority: int32(r.Priority), Keywords: r.Keywords}
 }

@@ -38,7 +38,7 @@ func TestBadArgumentsJSONIsRefused(t *testing.T) {
 	var many strings.Builder
 	many.WriteString(`{"k0":0`)
 	for i := range 100 {
-		many.WriteString(fmt.Sprintf(`,"k%d":0`, i+1))
+		fmt.Fprintf(&many, `,"k%d":0`, i+1)
 	}
 	for name, text := range map[string]string{
 		"not JSON":                `{"a":}`,

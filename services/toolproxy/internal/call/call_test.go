@@ -114,8 +114,6 @@ func onCall(f func(p *wiretest.Process, m jsonrpc.Message)) *wiretest.Server {
 	}}
 }
 
-func silent(*wiretest.Process, jsonrpc.Message) {}
-
 // CALL-009: tool_call_timeout counts from the last progress, tool_call_max_timeout in all.
 // CALL-010: TIMEOUT names where the deadline came from.
 func TestDeadlines(t *testing.T) {

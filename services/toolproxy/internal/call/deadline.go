@@ -94,7 +94,7 @@ func (d *deadline) fire() {
 	if at.Equal(d.total) {
 		limit = d.totalLimit
 	}
-	d.cancel(timedOut{limit})
+	d.cancel(timeoutError{limit})
 }
 
 // extend counts the idle limit from now on.
@@ -117,9 +117,9 @@ func (d *deadline) stop() {
 	}
 }
 
-// timedOut is the cause of a context that one of our limits ended.
-type timedOut struct{ limit upstream.Limit }
+// timeoutError is the cause of a context that one of our limits ended.
+type timeoutError struct{ limit upstream.Limit }
 
-func (t timedOut) Error() string {
+func (t timeoutError) Error() string {
 	return fmt.Sprintf("no answer within %v (%s)", t.limit.Duration, t.limit.Source)
 }

@@ -112,7 +112,7 @@ func (k *call) bound(ctx context.Context) (context.Context, context.CancelFunc) 
 		return ctx, func() {}
 	}
 	d := k.request.GetTimeout().AsDuration()
-	return context.WithDeadlineCause(ctx, k.start.Add(d), timedOut{upstream.Limit{Duration: d, Source: sourceRequest}})
+	return context.WithDeadlineCause(ctx, k.start.Add(d), timeoutError{upstream.Limit{Duration: d, Source: sourceRequest}})
 }
 
 // waitEnded is the error of a call whose context ended before its server was found. Nothing was called.
@@ -122,7 +122,7 @@ func waitEnded(ctx context.Context, why string) error {
 		return cause
 	}
 	source := sourceCaller
-	if ours, ok := errors.AsType[timedOut](cause); ok {
+	if ours, ok := errors.AsType[timeoutError](cause); ok {
 		source = ours.limit.Source
 	}
 	return fault.New(fault.Timeout, "the time of the call ended (%s) before it was made: %s", source, why).

@@ -220,7 +220,7 @@ func (s *Server) view(collisions []string) *toolproxyv1.Server {
 		Warnings: bounded(slices.Concat(s.Warnings, s.Tools.Warnings, collisions)),
 	}
 	if s.Listed {
-		v.ToolCount = int32(len(s.Tools.tools)) //nolint:gosec // at most 10 000
+		v.ToolCount = int32(len(s.Tools.tools))
 	}
 	if !s.NextRetry.IsZero() {
 		v.NextRetryTime = timestamppb.New(s.NextRetry)

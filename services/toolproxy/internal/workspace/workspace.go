@@ -51,7 +51,7 @@ func (l Layout) Place(r Request) (Place, error) {
 	defer root.Close() //nolint:errcheck // a directory handle that was only read
 
 	p := Place{Env: map[string]string{}}
-	if err := root.MkdirAll(dir, 0o755); err != nil {
+	if err := root.MkdirAll(dir, 0o750); err != nil {
 		return Place{}, fmt.Errorf("make workspace: %w", err)
 	}
 	switch {
@@ -86,7 +86,7 @@ func (l Layout) open() (*os.Root, error) {
 	if err != nil {
 		return nil, fmt.Errorf("workspace root: %w", err)
 	}
-	if err := os.MkdirAll(path, 0o755); err != nil {
+	if err := os.MkdirAll(path, 0o750); err != nil {
 		return nil, fmt.Errorf("make workspace root: %w", err)
 	}
 	root, err := os.OpenRoot(path)
@@ -181,6 +181,6 @@ func leadsSomewhere(dir string) bool {
 	if !filepath.IsAbs(target) {
 		target = filepath.Join(dir, target)
 	}
-	info, err := os.Stat(target)
+	info, err := os.Stat(target) //nolint:gosec // only whether it is a directory is learned
 	return err == nil && info.IsDir()
 }
