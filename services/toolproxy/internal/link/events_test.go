@@ -312,3 +312,15 @@ func (w *stuckWire) Send(ctx context.Context, msg []byte) error {
 	}
 	return w.memWire.Send(ctx, msg)
 }
+
+// Only the kinds of lists that MCP has are kept past the limit: a server that makes up names cannot fill the memory.
+func TestMadeUpListsAreDroppedLikeOtherNotifications(t *testing.T) {
+	var queue []notification
+	for i := range 10 * maxNotifications {
+		queue, _ = placeNotification(queue, notification{method: fmt.Sprintf("notifications/x%d/list_changed", i)})
+	}
+	queue, _ = placeNotification(queue, notification{method: "notifications/tools/list_changed"})
+	if len(queue) > maxNotifications+1 || queue[len(queue)-1].method != "notifications/tools/list_changed" {
+		t.Errorf("%d notifications wait", len(queue))
+	}
+}

@@ -3,7 +3,6 @@ package link
 import (
 	"context"
 	"encoding/json"
-	"strings"
 	"sync"
 )
 
@@ -51,7 +50,14 @@ type notification struct {
 	params json.RawMessage
 }
 
-func (n notification) listChanged() bool { return strings.HasSuffix(n.method, "/list_changed") }
+// listChanged reports whether n says that a list is another one: of these one of each kind is enough, and none is lost.
+func (n notification) listChanged() bool {
+	switch n.method {
+	case "notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed":
+		return true
+	}
+	return false
+}
 
 // placeNotification keeps one list_changed of each kind and drops the oldest of the others past the limit.
 func placeNotification(queue []notification, n notification) ([]notification, int) {
