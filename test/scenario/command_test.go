@@ -44,6 +44,7 @@ func demo() map[string]any {
 // CLI-004, CLI-005: client commands find the running Toolherd of their state directory, show tables to people and JSON to
 // programs, and tell by their exit status how it went.
 func TestClientCommandsAskTheRunningToolherd(t *testing.T) {
+	t.Parallel()
 	h := New(t, SQLite, Options{Servers: map[string]any{
 		"demo": demo(), "fake": partners.Fake(t).Entry(), "missing": map[string]any{"command": "no-such-command"},
 	}})

@@ -33,7 +33,7 @@ func (h *Herd) stats(t testing.TB, server string) fake.Stats {
 	return s
 }
 
-// SESS-023, CALL-028, CALL-012: results up to the limit arrive whole, one above it fails its call alone and says which
+// SESS-023, CALL-012: results up to the limit arrive whole, one above it fails its call alone and says which
 // limit, and a client with gRPC's default limits gets a large one as a stream.
 func TestLargeResultsArriveOrFailAlone(t *testing.T) {
 	url := partners.FakeHTTP(t).URL
@@ -150,6 +150,7 @@ func TestARefusedCallLeavesARunningOneOnItsSessionAlone(t *testing.T) {
 
 // CALL-011: a caller's cancel and its deadline reach the server at once, and the session carries the next call.
 func TestCancelAndDeadlineReachTheServer(t *testing.T) {
+	t.Parallel()
 	servers := map[string]any{"stdio": partners.Fake(t).Entry()}
 	for name, version := range map[string]string{"old": rawrpc.V20251125, "new": rawrpc.V20260728} {
 		servers[name] = map[string]any{"url": partners.FakeHTTP(t, "-protocol", version).URL}
@@ -202,6 +203,7 @@ func (h *Herd) session(t testing.TB, server string) string {
 
 // SESS-024: a server that stops reading is killed, its callers get an error, others are served meanwhile.
 func TestAServerThatStopsReadingIsKilled(t *testing.T) {
+	t.Parallel()
 	h := New(t, SQLite, Options{Servers: map[string]any{"deaf": partners.Evil(t, "deaf").Entry(), "good": partners.Fake(t).Entry()}})
 	h.SettledOK(t, "deaf", "good")
 	was := h.Processes()

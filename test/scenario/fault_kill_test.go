@@ -110,6 +110,7 @@ func TestInterruptDrainsAndLeavesNoProcess(t *testing.T) {
 
 // A second interrupt does not wait for the drain, and still leaves nothing.
 func TestASecondInterruptEndsAtOnce(t *testing.T) {
+	t.Parallel()
 	h := New(t, SQLite, Options{Servers: map[string]any{"plain": partners.Fake(t).Entry()}})
 	h.SettledOK(t, "plain")
 	wait := h.running(t, Call{Tool: "plain_sleep", Arguments: `{"ms":60000}`})
@@ -149,8 +150,8 @@ func (h *Herd) pid(t testing.TB, c Call) int {
 	return p.PID
 }
 
-// SNAP-002, STAT-002, SESS-001: an edit of the configuration while calls run: the running calls finish, on servers that
-// are changed and removed as well; a server that stays keeps its process; what is new appears.
+// An edit of the configuration while calls run: the running calls finish, on servers that are changed and removed as well; a
+// server that stays keeps its process; what is new appears.
 func TestConfigurationEditedWhileCallsRun(t *testing.T) {
 	Each(t, Options{}, func(t *testing.T, h *Herd) {
 		stays, goes := partners.Fake(t).Entry(), partners.Fake(t).Entry()

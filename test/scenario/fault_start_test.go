@@ -25,7 +25,7 @@ func with(entry map[string]any, key string, value any) map[string]any {
 	return entry
 }
 
-// CFG-016, CFG-030, CFG-051, STAT-003, STAT-005, STAT-007, SESS-027, SESS-021, SESS-023: servers that cannot start, or
+// CFG-016, CFG-030, CFG-031, CFG-051, STAT-003, STAT-005, STAT-007, SESS-027: servers that cannot start, or
 // start badly, say what is wrong and take nothing from a good one beside them.
 func TestServersThatCannotStartSayWhyAndHinderNobody(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "no-such-server")
@@ -40,6 +40,9 @@ func TestServersThatCannotStartSayWhyAndHinderNobody(t *testing.T) {
 		"noisy":    partners.Evil(t, "noise").Entry(),
 		"unset":    map[string]any{"command": "true", "args": []string{"${SCENARIO_UNSET}"}},
 		"empty":    map[string]any{"command": ""},
+		"both":     map[string]any{"type": "stdio", "command": "true", "url": "http://127.0.0.1:1/mcp"},
+		"urlless":  map[string]any{"type": "http"},
+		"either":   map[string]any{"type": "http", "command": "true", "url": "http://127.0.0.1:1/mcp"},
 		"number":   7,
 	}
 	Each(t, Options{Servers: servers}, func(t *testing.T, h *Herd) {
@@ -48,7 +51,7 @@ func TestServersThatCannotStartSayWhyAndHinderNobody(t *testing.T) {
 		if got := h.JSON(t, Call{Tool: "good_echo", Arguments: `{"n":1}`}); !strings.Contains(got, `{"n":1}`) {
 			t.Errorf("the good server answers %s", got)
 		}
-		all := h.Settled(t, "deaf", "empty", "exits", "good", "listless", "missing", "noisy", "number", "path", "silent", "unset")
+		all := h.Settled(t, "both", "deaf", "either", "empty", "exits", "good", "listless", "missing", "noisy", "number", "path", "silent", "unset", "urlless")
 		for name, wants := range map[string][]string{
 			"missing":  {"no-such-command-of-scenario", "PATH="},
 			"path":     {missing},
@@ -58,6 +61,9 @@ func TestServersThatCannotStartSayWhyAndHinderNobody(t *testing.T) {
 			"listless": {`"listless"`, "2 s"},
 			"unset":    {"args[0]", "SCENARIO_UNSET", "$${SCENARIO_UNSET}"},
 			"empty":    {"command"},
+			"both":     {"url", "http", "sse"},
+			"urlless":  {"url"},
+			"either":   {"command", "stdio"},
 			"number":   {"object"},
 		} {
 			s := all[name]
@@ -65,9 +71,12 @@ func TestServersThatCannotStartSayWhyAndHinderNobody(t *testing.T) {
 				t.Errorf("%s is %v with %d tools", name, s.GetStatus(), s.GetToolCount())
 			}
 			for _, want := range wants {
-				if !strings.Contains(s.GetReason(), want) {
-					t.Errorf("%s: the reason does not say %q: %s", name, want, s.GetReason())
+				if !strings.Contains(s.GetReason()+s.GetFixCommand(), want) {
+					t.Errorf("%s: neither reason nor fix says %q: %s; to mend it: %s", name, want, s.GetReason(), s.GetFixCommand())
 				}
+			}
+			if !strings.HasSuffix(s.GetSource(), "mcp.json") {
+				t.Errorf("%s comes from %q", name, s.GetSource())
 			}
 			if strings.Contains(s.GetReason(), evil.Secret) {
 				t.Errorf("%s: the reason shows a secret: %s", name, s.GetReason())
@@ -99,9 +108,10 @@ func TestServersThatCannotStartSayWhyAndHinderNobody(t *testing.T) {
 	})
 }
 
-// STAT-006, STAT-002: a name of a server in its first start waits for it, within the caller's deadline; no caller waits
+// STAT-006: a name of a server in its first start waits for it, within the caller's deadline; no caller waits
 // for readiness.
 func TestACallWaitsForAServerInItsFirstStart(t *testing.T) {
+	t.Parallel()
 	h := New(t, SQLite, Options{Servers: map[string]any{
 		"slow":  partners.Evil(t, "slow-start", "-delay", "1500ms").Entry(),
 		"never": with(partners.Evil(t, "silent").Entry(), "session_init_timeout", 30),

@@ -2,6 +2,7 @@ package scenario
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 
@@ -46,9 +47,7 @@ func TestListsArePagedCompleteAndInOrder(t *testing.T) {
 		for i := range 3 { // more snapshots, and more sessions
 			h.JSON(t, Call{Tool: "s0_counter", Thread: fmt.Sprint("t", i)})
 			servers := map[string]any{"s9": partners.Fake(t, "-filler", fmt.Sprint(i)).Entry()}
-			for name, entry := range h.o.Servers {
-				servers[name] = entry
-			}
+			maps.Copy(servers, h.o.Servers)
 			h.Apply(t, servers)
 			h.SettledOK(t, "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s9")
 		}

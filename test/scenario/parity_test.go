@@ -47,6 +47,7 @@ type answer struct {
 // CALL-026, CALL-003, CALL-004, NAME-014, NAME-001: what comes through Toolherd is what a direct client gets, apart from the
 // prefix of the names, in every topology.
 func TestToolsAndResultsEqualThoseOfADirectClient(t *testing.T) {
+	t.Parallel()
 	all := parityPartners(t)
 	direct := map[string]answers{}
 	for _, p := range all {
@@ -309,6 +310,7 @@ func compareResults(t *testing.T, h *Herd, p partner, direct []answer) {
 
 // CALL-026: Toolherd introduces itself, whoever its own client is.
 func TestToolherdIntroducesItself(t *testing.T) {
+	t.Parallel()
 	h := New(t, SQLite, Options{Servers: map[string]any{
 		"legacy": partners.Fake(t).Entry(), "modern": partners.Fake(t, "-protocol", rawrpc.V20260728).Entry(),
 	}})

@@ -42,6 +42,18 @@ func TestProgramsSayWhenTheyServe(t *testing.T) {
 			t.Error(err)
 		}
 		for _, program := range h.programs() {
+			// OPS-005: by service, as far as the program has it for callers on this listener.
+			for service, s := range contract() {
+				internal := service == "toolherd.toolproxy.v1.BackgroundToolService" || service == "toolherd.task.v1.TaskIntakeService"
+				want := "NotFound"
+				if s.program == program || program == up && s.program != "" && !internal {
+					want = serving
+				}
+				Eventually(t, service+" of "+program+" is "+want, func() bool { return h.health(t, program, service) == want })
+			}
+			if got := h.health(t, program, ""); got != serving {
+				t.Errorf("%s as a whole is %s", program, got)
+			}
 			for path, want := range map[string]string{"/healthz": "ok\n", "/readyz": "ok\n", "/metrics": `toolherd_build_info{service="`} {
 				if status, body := h.httpGet(t, program, path); status != http.StatusOK || !strings.Contains(body, want) {
 					t.Errorf("%s %s: %d %.300s", program, path, status, body)

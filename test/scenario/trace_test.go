@@ -12,6 +12,8 @@ import (
 	"github.com/toolherd/toolherd/test/rawrpc"
 )
 
+const callerSpan = "00f067aa0ba902b7"
+
 // OPS-008: the caller's trace goes on to the MCP server, whatever the transport and version, and log lines name it; no log
 // holds arguments or results, at any level.
 func TestOneTraceGoesThroughAllHops(t *testing.T) {
@@ -20,12 +22,16 @@ func TestOneTraceGoesThroughAllHops(t *testing.T) {
 		"web":  map[string]any{"url": partners.FakeHTTP(t).URL},
 		"json": map[string]any{"url": partners.FakeHTTP(t, "-protocol", rawrpc.V20260728, "-json").URL},
 	}
-	Each(t, Options{Servers: servers, Args: []string{"--log-level", "debug", "--log-format", "json"}}, func(t *testing.T, h *Herd) {
+	Each(t, Options{Servers: servers, Idle: true}, func(t *testing.T, h *Herd) {
+		spans := newCollector(t)
+		h.o.Args = []string{"--log-level", "debug", "--log-format", "json", "--otlp-endpoint", "http://" + spans.address}
+		h.LaunchAll(t)
 		h.SettledOK(t, "stdio", "modern", "web", "json")
+		last := map[string]string{} // the span that the server saw, by trace
 		n := 0
 		for server := range servers {
 			n++
-			trace, span := fmt.Sprintf("4bf92f3577b34da6a3ce929d0e0e47%02d", n), "00f067aa0ba902b7"
+			trace, span := fmt.Sprintf("4bf92f3577b34da6a3ce929d0e0e47%02d", n), callerSpan
 			ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent", "00-"+trace+"-"+span+"-01", "tracestate", "vendor=scenario")
 			call := Call{Tool: server + "_meta", Arguments: `{"secret_argument":"argument-marker"}`, View: viewJSON}
 			out, err := h.Tools(t).CallTool(ctx, call.Request())
@@ -37,6 +43,7 @@ func TestOneTraceGoesThroughAllHops(t *testing.T) {
 			if len(part) != 4 || part[0] != "00" || part[1] != trace || part[2] == span || len(part[2]) != 16 || part[3] != "01" {
 				t.Errorf("%s got the traceparent %q, want a span of its own in trace %s", server, strings.Join(part, "-"), trace)
 			}
+			last[trace] = part[2]
 			if got := rawrpc.Text(meta, "tracestate"); got != "vendor=scenario" {
 				t.Errorf("%s got the tracestate %q", server, got)
 			}
@@ -64,8 +71,17 @@ func TestOneTraceGoesThroughAllHops(t *testing.T) {
 				t.Error("an argument of the wrong type is accepted")
 			}
 		}
-		h.StopAll(t)
-		for place, text := range h.written(t) {
+		h.StopAll(t) // which exports what is left
+		for trace, span := range last {
+			// From the server's point of view back to the caller, each hop has a span of its own.
+			path := spans.path(trace, span)
+			if len(path) < 2 || path[len(path)-1].parent != callerSpan || !strings.HasSuffix(path[len(path)-1].name, "ToolProxyService/CallTool") {
+				t.Errorf("the spans of trace %s from the server back to the caller are %+v", trace, path)
+			}
+		}
+		where := h.written(t)
+		where["the exported spans"] = spans.bytes()
+		for place, text := range where {
 			for _, marker := range []string{"argument-marker", "result-marker"} {
 				if strings.Contains(text, marker) {
 					t.Errorf("%s is in %s", marker, place)
