@@ -191,20 +191,6 @@ func offers(result json.RawMessage, version string) bool {
 
 func (s *Session) setVersion(version string) { s.version = version }
 
-// subscribe keeps the subscription through which a modern server says that its tools changed.
-func (s *Session) subscribe(ctx context.Context, o *Options) {
-	if !o.Subscribe {
-		return
-	}
-	ctx = context.WithoutCancel(ctx)
-	s.running.Go(func() {
-		// It lasts as long as the connection; a server without subscriptions refuses it at once.
-		if _, err := s.request(ctx, "subscriptions/listen", `"notifications":{"toolsListChanged":true}`); err != nil {
-			s.log.DebugContext(ctx, "subscription to list changes ended", "session_id", s.id, "err", err)
-		}
-	})
-}
-
 // refusedLogin reports whether the server wants credentials, which says nothing about its era.
 func refusedLogin(err error) bool {
 	return fault.Is(err, fault.UpstreamUnauthenticated) || fault.Is(err, fault.Forbidden)
