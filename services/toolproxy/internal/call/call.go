@@ -49,6 +49,8 @@ func New(o Options) *Caller { return &Caller{o} }
 type Listener struct {
 	Progress func(*toolproxyv1.Progress)
 	Log      func(*toolproxyv1.LogMessage)
+	// Dropped is called for each message that came faster than these functions took them. It runs on its own.
+	Dropped func()
 }
 
 // call is one call on its way.

@@ -66,6 +66,7 @@ func errTask() error {
 
 // attach makes the options' functions pass what the server says to the listener.
 func (l Listener) attach(o *link.CallOptions) {
+	o.OnDrop = l.Dropped
 	if l.Progress != nil {
 		o.OnProgress = func(params json.RawMessage) { l.Progress(progress(params)) }
 	}

@@ -39,7 +39,7 @@ func (c *Caller) Stream(ctx context.Context, r *toolproxyv1.CallToolRequest, sen
 				callErr = &run.PanicError{Value: v, Stack: debug.Stack()}
 			}
 		}()
-		response, callErr = c.Call(ctx, r, Listener{Progress: q.progress, Log: q.log})
+		response, callErr = c.Call(ctx, r, Listener{Progress: q.progress, Log: q.log, Dropped: q.drop})
 	})
 	defer running.Wait()
 
@@ -131,6 +131,13 @@ func (q *queue) pop() *toolproxyv1.StreamCallToolResponse {
 	q.events = slices.Delete(q.events, 0, 1)
 	q.bytes -= e.size
 	return e.StreamCallToolResponse
+}
+
+// drop counts a message that never came this far.
+func (q *queue) drop() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.dropped++
 }
 
 // take removes the oldest event and tells it how many were dropped before it.

@@ -36,6 +36,10 @@ type CallOptions struct {
 	// comes, whatever OnProgress is doing. It must not block. If it is set, a progress token is sent as for
 	// OnProgress. It serves timers that count from the last progress.
 	OnActivity func()
+
+	// OnDrop is called by the link's receiver for each progress or log message of this call that is dropped because
+	// OnProgress and OnLog do not keep up. It must not block.
+	OnDrop func()
 }
 
 // call is an entry of the table. Whoever removes it from there, and only that one, sends its reply.
@@ -300,6 +304,17 @@ func (l *Link) Notify(ctx context.Context, method string, params json.RawMessage
 		return err
 	}
 	return nil
+}
+
+// queue keeps a message for the caller, who hears of one that had to go for it.
+func (l *Link) queue(c *call, ev event) {
+	if !c.events.put(ev) {
+		return
+	}
+	l.dropped.Add(1)
+	if c.opts.OnDrop != nil {
+		c.opts.OnDrop()
+	}
 }
 
 // events are the messages that wait for a caller's OnProgress and OnLog.

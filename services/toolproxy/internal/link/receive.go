@@ -116,9 +116,7 @@ func (l *Link) notified(stream jsonrpc.ID, method string, params json.RawMessage
 		l.cancelled(params)
 	case "notifications/message":
 		if c := l.logReader(stream); c != nil {
-			if c.events.put(event{log: true, params: params}) {
-				l.dropped.Add(1)
-			}
+			l.queue(c, event{log: true, params: params})
 			return
 		}
 		l.dispatch(notification{method, params})
@@ -137,8 +135,8 @@ func (l *Link) progressed(params json.RawMessage) {
 	if c.opts.OnActivity != nil {
 		c.opts.OnActivity()
 	}
-	if c.opts.OnProgress != nil && c.events.put(event{params: params}) {
-		l.dropped.Add(1)
+	if c.opts.OnProgress != nil {
+		l.queue(c, event{params: params})
 	}
 }
 
