@@ -7,6 +7,7 @@ import (
 	"mime"
 	"net/http"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/toolherd/toolherd/pkg/secret"
@@ -14,11 +15,12 @@ import (
 )
 
 const (
-	maxErrorBytes  = 64 << 10 // of an error's body that are read
-	maxSnippet     = 300      // characters of it that are shown
-	maxDrainBytes  = 64 << 10 // of a body that are read only so that its connection can be used again
-	maxHeaderValue = 2 << 10  // of a header that is kept in an error
-	firstBytes     = 1 << 20  // that are allocated on a Content-Length's word alone
+	maxErrorBytes  = 64 << 10        // of an error's body that are read
+	errorTimeout   = 2 * time.Second // for them to come
+	maxSnippet     = 300             // characters of it that are shown
+	maxDrainBytes  = 64 << 10        // of a body that are read only so that its connection can be used again
+	maxHeaderValue = 2 << 10         // of a header that is kept in an error
+	firstBytes     = 1 << 20         // that are allocated on a Content-Length's word alone
 )
 
 // MediaType returns the type of a response's body in lower case without parameters; "" if there is none or it
@@ -88,6 +90,9 @@ func Drain(body io.ReadCloser) {
 // m, it returns that; otherwise the error: [SessionLostError] if the request was part of a session and the server
 // says that it is gone, else [StatusError]. m is nil for requests that are no message.
 func (c *Client) Refusal(m *jsonrpc.Message, r *Request, resp *http.Response) (answer []byte, err error) {
+	// The status says most of it: a body that does not end holds up nobody.
+	late := time.AfterFunc(errorTimeout, func() { _ = resp.Body.Close() })
+	defer late.Stop()
 	body, readErr := readAll(io.LimitReader(resp.Body, maxErrorBytes), maxErrorBytes)
 	if readErr == nil {
 		Drain(resp.Body)
