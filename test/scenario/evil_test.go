@@ -152,11 +152,13 @@ func wantEvil() map[string]string {
 		"ok": `content-bad-blocks content-missing content-null content-null-block content-object cookies crlf duplicate-answer
 			elicit-same-id elicit-unasked exit-first-message get-closes get-flood get-silent grandchild grandchild-setsid gzip-unasked
 			ignores-sigterm init-early-list-changed init-markup init-no-tools init-odd-members invalid-utf8 is-error-string lingers
-			list-changed-storm log-secret long-5m long-70k many-blocks meta-array noise noise-long notification-flood notifications-odd npx
+			list-changed-storm log-secret long-5m long-70k many-blocks meta-array noise notification-flood notifications-odd npx
 			other-case progress-bad request-flood requests-odd sampling-unasked session-changes slow-start sse-no-event-name sse-odd
 			sse-open-after sse-other-name sse-two-lines stderr-flood structured-values tools-bad-headers tools-bad-schemas tools-cursor-empty
 			tools-cursor-null tools-duplicate tools-huge tools-invalid-utf8 tools-markup tools-name-129 tools-name-lengths tools-no-schema
-			tools-null-element tools-odd-elements tools-odd-members tools-odd-names unknown-ids long-20m-notification http-slow`,
+			tools-null-element tools-odd-elements tools-odd-members tools-odd-names unknown-ids http-slow`,
+		// On the stream of an HTTP answer it is part of that answer.
+		"ok or PAYLOAD_TOO_LARGE": `noise-long long-20m-notification`,
 		// No list, no tools: the server is in error.
 		"SERVER_ERROR": `auth-no-challenge deaf-at-start exit-after-init exit-at-start init-empty init-error init-null init-number-version
 			init-old-version no-list only-initialize orphan session-id-huge session-id-odd silent tools-cursor-cycle tools-cursor-loop
