@@ -23,14 +23,14 @@ func (t *tools) ListSessions(_ context.Context, r *toolproxyv1.ListSessionsReque
 	if err != nil {
 		return nil, err
 	}
-	list := token{List: "sessions", Filter: []string{r.GetServer()}, After: make([]string, 3)}
+	list := token{List: "sessions", Filter: []string{r.GetServer()}, After: make([]string, 4)}
 	from, err := after(r.GetPageToken(), list)
 	if err != nil {
 		return nil, err
 	}
 	out := &toolproxyv1.ListSessionsResponse{}
 	for _, info := range t.s.pool.List() {
-		key := []string{info.Key.Server, info.Key.UserID, info.Key.ThreadID}
+		key := []string{info.Key.Server, info.Key.UserID, info.Key.ThreadID, info.Session.ID()}
 		if r.GetServer() != "" && r.GetServer() != key[0] || from != nil && slices.Compare(key, from) <= 0 {
 			continue
 		}

@@ -190,7 +190,8 @@ type Info struct {
 	InFlight  int
 }
 
-// List returns the open sessions by server, user, thread.
+// List returns the open sessions by server, user, thread and session id: while one of a former configuration carries its
+// last calls, there are two of one server and scope.
 func (p *Pool) List() []Info {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -205,7 +206,7 @@ func (p *Pool) List() []Info {
 	}
 	slices.SortFunc(out, func(a, b Info) int {
 		return cmp.Or(cmp.Compare(a.Key.Server, b.Key.Server), cmp.Compare(a.Key.UserID, b.Key.UserID),
-			cmp.Compare(a.Key.ThreadID, b.Key.ThreadID))
+			cmp.Compare(a.Key.ThreadID, b.Key.ThreadID), cmp.Compare(a.Session.ID(), b.Session.ID()))
 	})
 	return out
 }
