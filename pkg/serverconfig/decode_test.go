@@ -323,7 +323,8 @@ func TestUnknownKeysWarnWithANearMatch(t *testing.T) {
 		if len(problems) != 1 || problems[0].Hint != c.want || problems[0].Severity != serverconfig.SeverityWarning || problems[0].Path != c.key {
 			t.Errorf("%.30s: %v", c.key, problems)
 		}
-		if masked := string(serverconfig.Mask([]byte(entry))); masked != entry {
+		secret := strings.Replace(entry, "[1.0]", `"***"`, 1) // where it stands for env or headers
+		if masked := string(serverconfig.Mask([]byte(entry))); masked != entry && masked != secret {
 			t.Errorf("%.30s is not kept: %s", c.key, masked)
 		}
 	}

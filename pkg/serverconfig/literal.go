@@ -57,11 +57,20 @@ func places(root strictjson.Value) []place {
 		case "headers_from_context":
 			w.block(path, v, headersFromContextKeys)
 		case "tools":
+			if v.Kind() != strictjson.Object {
+				w.whole(path, v)
+				continue
+			}
 			for name, tool := range v.Members() {
 				w.block(strictjson.Field(path, name), tool, toolKeys)
 			}
 		default:
-			if !slices.Contains(entryKeys, key) {
+			switch {
+			case slices.Contains(entryKeys, key):
+				w.named(path, v)
+			case slices.Contains([]string{"env", "headers"}, near(key, entryKeys)):
+				w.values(path, v) // a slip of the pen, and what is in it is as secret
+			default:
 				w.extra(path, key, v)
 			}
 		}
@@ -108,11 +117,41 @@ func (w *walker) block(path string, v strictjson.Value, known []string) {
 			w.add(at, member, hidden)
 		case key == "extra_token_params" || key == "users":
 			w.values(at, member)
-		case key == "headers" || key == "routing":
-			// Names of headers and of request secrets, and words for models.
+		case key == "headers": // names of headers, and of request secrets
+			w.names(at, member)
+		case key == "routing": // words for models
+			w.named(at, member)
 		default:
 			w.anything(at, member)
 		}
+	}
+}
+
+// names is for an object whose strings are names. Whatever else stands there is out of place and may be anything.
+func (w *walker) names(path string, v strictjson.Value) {
+	if v.Kind() != strictjson.Object {
+		w.whole(path, v)
+		return
+	}
+	for key, member := range v.Members() {
+		if member.Kind() != strictjson.String {
+			w.whole(strictjson.Field(path, key), member)
+		}
+	}
+}
+
+// named looks in v, at any depth, for members whose name looks secret. Text is shown as it is.
+func (w *walker) named(path string, v strictjson.Value) {
+	for key, member := range v.Members() {
+		at := strictjson.Field(path, key)
+		if secret.LooksSecret(key) {
+			w.whole(at, member)
+		} else {
+			w.named(at, member)
+		}
+	}
+	for i, element := range v.Elements() {
+		w.named(strictjson.Item(path, i), element)
 	}
 }
 

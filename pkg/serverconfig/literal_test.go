@@ -76,6 +76,35 @@ func TestMaskOfArgumentsAndURLs(t *testing.T) {
 }
 
 // SNAP-007
+func TestMaskKnowsNoPlaceWithoutSecrets(t *testing.T) {
+	const value = "hunter2hunter2"
+	for _, raw := range []string{
+		`{"command":"x","routing":{"api_key":"V"}}`, `{"command":"x","task_toolsets":[{"name":"a","password":"V"}]}`,
+		`{"command":"x","tool_call_timeout":{"token":"V"}}`, `{"command":"x","allowedTools":[{"a":{"token":["V"]}}]}`,
+		`{"command":"x","type":{"token":"V"}}`,
+		`{"command":"x","tools":{"t":{"routing":{"token":"V"}}}}`, `{"command":"x","tools":[{"token":"V"}]}`, `{"command":"x","tools":"V"}`,
+		`{"url":"http://h","headers_from_context":{"headers":{"X":{"token":"V"}}}}`, `{"url":"http://h","headers_from_context":{"headers":["V"]}}`,
+		`{"command":"x","Env":{"A":"V"}}`, `{"command":"x","environment":{"A":"V"}}`, `{"url":"http://h","http_headers":{"X":"V"}}`,
+	} {
+		raw = strings.ReplaceAll(raw, "V", value)
+		if masked := serverconfig.Mask([]byte(raw)); strings.Contains(string(masked), value) {
+			t.Errorf("Mask(%s) shows it: %s", raw, masked)
+		}
+		if public, _ := serverconfig.Externalize("s", []byte(raw), mac); strings.Contains(string(public), value) {
+			t.Errorf("Externalize(%s) keeps it: %s", raw, public)
+		}
+	}
+	for _, raw := range []string{
+		`{"command":"x","tools":{"create_token":{"routing":{"mode":"prefer","keywords":["password"]}}}}`,
+		`{"url":"http://h","headers_from_context":{"headers":{"X-Token":"github_token"}}}`,
+		`{"command":"x","description":"manages tokens","allowedTools":["token_*"]}`,
+	} {
+		if masked := serverconfig.Mask([]byte(raw)); string(masked) != raw {
+			t.Errorf("Mask(%s) hides what is no secret: %s", raw, masked)
+		}
+	}
+}
+
 func TestExternalizeTakesEveryLiteralOut(t *testing.T) {
 	raw := `{
 		"url": "https://bob:url-secret@x.example/mcp", "args": ["--token=args-secret"], "type": "http",

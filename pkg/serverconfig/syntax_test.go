@@ -33,9 +33,9 @@ func TestSyntaxErrorShowsTheLine(t *testing.T) {
 				"    \t\t            ^",
 		},
 		{
-			"{\n  // my servers\n  \"mcpServers\": {}\n}",
+			"{\n  // my own\n  \"mcpServers\": {}\n}",
 			"line 2, column 3: a comment: JSON has no comments: remove it\n" +
-				"      // my servers\n" +
+				"      // my own\n" +
 				"      ^",
 		},
 		{
@@ -66,8 +66,8 @@ func TestSyntaxErrorShowsTheLine(t *testing.T) {
 }
 
 func TestSyntaxErrorShowsAWindowOfALongLine(t *testing.T) {
-	p := broken(t, `{"a":"`+strings.Repeat("x", 500)+`",,"b":"`+strings.Repeat("y", 500)+`"}`)
-	if n := len([]rune(p.Source)); n > 125 || !strings.HasPrefix(p.Source, "…xxx") || !strings.HasSuffix(p.Source, "yyy…") {
+	p := broken(t, `{"a":"`+strings.Repeat("x", 500)+`",,"b":"`+strings.Repeat("yyy ", 125)+`"}`)
+	if n := len([]rune(p.Source)); n > 125 || !strings.HasPrefix(p.Source, "…xxx") || !strings.HasSuffix(p.Source, "yy…") {
 		t.Errorf("%d characters: %s", n, p.Source)
 	}
 	if at := strings.IndexByte(p.Caret, '^'); []rune(p.Source)[at] != ',' {
@@ -108,6 +108,35 @@ func TestSyntaxErrorShowsNoSecret(t *testing.T) {
 		}
 		if p.Source == "" || !strings.Contains(p.Source, "**************") {
 			t.Errorf("%s\ndoes not show its line: %s", text, p)
+		}
+	}
+}
+
+// One character that is missing, wrong or too many, wherever it stands: what is a secret in the file as it was meant
+// must not show. Closing brackets are left out: behind one the text is well-formed and means something else.
+func TestSyntaxErrorShowsNoSecretWhateverTheSlip(t *testing.T) {
+	const meant = `{"mcpServers": {"a": {"command": "npx", "args": ["-y", "--token", "SECRET-a1", "--api-key=SECRET-a2"],
+  "env": {"PLAIN": "SECRET-a3", "B": "SECRET-a4"}}, "b": {"url": "https://u:SECRET-a5@h/?token=SECRET-a6",
+  "headers": {"X-A": "SECRET-a7", "Authorization": "Bearer SECRET-a8"},
+  "oauth": {"token_url": "https://x", "client_secret": "SECRET-a9", "extra_token_params": {"z": "SECRET-b1"}},
+  "user_auth": {"users": {"bob": "SECRET-b2", "eve": "SECRET-b3"}}}}}`
+	const structure = "\"'{}[]:, \n"
+	isStructure := func(i int) bool { // and no colon of a URL
+		return strings.IndexByte(structure, meant[i]) >= 0 && (meant[i] != ':' || meant[i-1] == '"')
+	}
+	check := func(text string) {
+		if _, p := serverconfig.ParseDocument([]byte(text)); p != nil && strings.Contains(p.String(), "SECRET") {
+			t.Errorf("%s\nshows\n%s", text, p)
+		}
+	}
+	for i := 1; i < len(meant)-1; i++ {
+		if !isStructure(i) {
+			continue
+		}
+		check(meant[:i] + meant[i+1:])
+		for _, c := range "\"'{[:, \nx#" {
+			check(meant[:i] + string(c) + meant[i:])
+			check(meant[:i] + string(c) + meant[i+1:])
 		}
 	}
 }
