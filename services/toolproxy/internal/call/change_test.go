@@ -122,3 +122,16 @@ func TestLoginThatIsWantedInACallSaysHowAndIsLookedInto(t *testing.T) {
 		}
 	})
 }
+
+// A connection that breaks during the handshake leaves nothing unknown about the call, which was not made.
+func TestLossDuringTheHandshakeIsAFailedStart(t *testing.T) {
+	server := &wiretest.Server{SendError: func(_ *wiretest.Process, m jsonrpc.Message) error {
+		return fault.New(fault.SessionClosed, "the connection was lost before %s was answered, so its outcome is unknown", m.Method)
+	}}
+	with(t, server, func(t *testing.T, f *fixture) {
+		_, err := f.Call(as(t.Context()), echo(), call.Listener{})
+		if !fault.Is(err, fault.ServerError) || !strings.Contains(err.Error(), `server "s" could not be started`) || fmt.Sprint(f.suspects) != "[s]" {
+			t.Errorf("%v, suspects %v", err, f.suspects)
+		}
+	})
+}

@@ -120,6 +120,10 @@ func (s *Session) settle(ctx context.Context, err error) (*Session, error) {
 	if ended := s.Err(); ended != nil && fault.Is(err, fault.SessionClosed) {
 		err = ended
 	}
+	if fault.Is(err, fault.SessionClosed) {
+		// There was no session yet, and no call whose outcome could be unknown: it is a start that failed.
+		err = fmt.Errorf("the connection was lost during the handshake: %s", err.Error())
+	}
 	s.abandon(ctx)
 	return nil, err
 }
