@@ -214,3 +214,17 @@ func TestNothingIsServedBeforeTheFirstOwnPublication(t *testing.T) {
 		t.Errorf("after a restart without trust: %s", got)
 	}
 }
+
+// CFG-025
+func TestAServerNameThatNoDatabaseTakesIsAnErrorOfThatEntryAlone(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d *db.DB) {
+		p := newPlace(t)
+		p.user(`{"a":{"command":"x"}}`)
+		n := start(t, d, options{cfg: p.config()})
+		p.user(`{"a":{"command":"y"},"b\u0000\u001b[2J":{"command":"x"}}`)
+		n.becomes(t, "a: ACTIVE, b\x00\x1b[2J: ERROR")
+		if got, want := n.current(t).GetActivateReason(), `added "b\x00\x1b[2J"; changed a`; got != want {
+			t.Errorf("the reason is %q, want %q", got, want)
+		}
+	})
+}

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -48,6 +50,12 @@ func Describe(before, after *Content) string {
 }
 
 func shorten(names []string) string {
+	names = slices.Clone(names)
+	for i, name := range names {
+		if quoted := strconv.QuoteToASCII(name); quoted != `"`+name+`"` {
+			names[i] = quoted // of an entry in error: a database takes no NUL, and a terminal not all else
+		}
+	}
 	if len(names) <= namesShown {
 		return strings.Join(names, ", ")
 	}
