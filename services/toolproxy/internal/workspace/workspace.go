@@ -118,11 +118,8 @@ func Dir(s authn.Scope) string {
 	return filepath.Join("users", segment(s.UserID), "threads", segment(s.ThreadID), "user-data", "workspace")
 }
 
-// hashDigits is the length of the hash at the end of a segment that is not the id itself.
-const hashDigits = 16
-
 // segment returns id as one path segment: itself where it has only [A-Za-z0-9_-], else what is left of it and 16 hex
-// digits over the whole. An id that looks like the latter is made one too, so different ids give different segments.
+// digits over the whole. Only an id of legal characters that ends in the very hash of another shares that one's segment.
 func segment(id string) string {
 	clean := strings.Map(func(c rune) rune {
 		switch {
@@ -132,16 +129,11 @@ func segment(id string) string {
 			return '_'
 		}
 	}, id)
-	if clean == id && id != "" && !endsInHash(id) {
+	if clean == id && id != "" {
 		return id
 	}
 	sum := sha256.Sum256([]byte(id))
-	return clean + "-" + hex.EncodeToString(sum[:hashDigits/2])
-}
-
-func endsInHash(id string) bool {
-	at := len(id) - hashDigits
-	return at > 0 && id[at-1] == '-' && strings.Trim(id[at:], "0123456789abcdef") == ""
+	return clean + "-" + hex.EncodeToString(sum[:8])
 }
 
 // ProjectRoot returns the root of the project that dir lies in: the nearest directory at or above it, links resolved, with
