@@ -98,7 +98,6 @@ func TestEachScopeHasItsProcess(t *testing.T) {
 }
 
 // SESS-015: a process that dies during a call costs that call; the next one starts a new session, which CallInfo shows.
-// SESS-021: its exit code is in the error.
 func TestProcessThatDies(t *testing.T) {
 	p := peers(t, "")
 	_, before := p.text(t, "peer_echo", "{}")
@@ -112,12 +111,13 @@ func TestProcessThatDies(t *testing.T) {
 	}
 }
 
-// CALL-008: a JSON-RPC error keeps code and message, without a credential (CALL-006).
+// CALL-006, CALL-008: a JSON-RPC error keeps code and message, names server and next step, and shows no credential.
 func TestRefusal(t *testing.T) {
 	p := peers(t, "")
 	_, err := p.call(t, "peer_fail", "{}")
 	e, ok := errors.AsType[*fault.Error](err)
-	if !ok || e.Reason() != fault.UpstreamError || e.Metadata()["jsonrpc_code"] != "-32042" || !strings.Contains(err.Error(), "no such thing") {
+	if !ok || e.Reason() != fault.UpstreamError || e.Metadata()["jsonrpc_code"] != "-32042" || !strings.Contains(err.Error(), "no such thing") ||
+		!strings.Contains(err.Error(), `"peer"`) || e.Metadata()["server"] != "peer" {
 		t.Errorf("error is %v", err)
 	}
 	if strings.Contains(err.Error(), "abcdef123456") {
@@ -235,17 +235,21 @@ func (p *proxy) stream(t *testing.T, name, arguments string) (progress, logs int
 	return progress, logs, out
 }
 
-// SESS-023: lines that are no JSON-RPC and messages above the limit cost nothing and one call.
+// SESS-023: lines that are no JSON-RPC are skipped; a message above the limit, in either direction, fails its own call with
+// the name of the limit; the session goes on after both.
 func TestNoiseAndOversize(t *testing.T) {
 	p := start(t, toolproxy.Config{MaxMessageBytes: 1 << 20})
 	p.registry.publish(t, map[string]string{"peer": peerEntry(t, "", "PEER_NOISE", "1")})
 	p.awaitOK(t, "peer")
 	p.text(t, "peer_count", "{}")
-	grow := `{"json":"{\"content\":[],\"x\":\"` + strings.Repeat("y", 900<<10) + strings.Repeat(`BADBADBAD`, 40<<10) + `\"}"}`
-	// Larger than what may be sent.
-	_, err := p.call(t, "peer_result", grow)
-	if !fault.Is(err, fault.PayloadTooLarge) || !strings.Contains(err.Error(), "max_message_bytes") {
-		t.Errorf("error is %v", err)
+	for name, arguments := range map[string]string{
+		"the request": `{"json":"` + strings.Repeat("y", 1<<20) + `"}`,
+		"the answer":  `{"json":"{\"content\":[],\"x\":\"GROW\"}"}`,
+	} {
+		_, err := p.call(t, "peer_result", arguments)
+		if !fault.Is(err, fault.PayloadTooLarge) || !strings.Contains(err.Error(), "max_message_bytes") || !strings.Contains(err.Error(), "1048576") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 	if text, _ := p.text(t, "peer_count", "{}"); text != "2" {
 		t.Errorf("the session did not go on: %s", text)

@@ -166,6 +166,7 @@ func (p *peer) call(m jsonrpc.Message) {
 		p.reply(m.ID, textResult(strconv.Itoa(p.count)))
 	case "result": // exactly what the caller wants
 		result, _ := jsonrpc.String(jsonrpc.Member(args, "json"))
+		result = strings.ReplaceAll(result, "GROW", strings.Repeat("y", 2<<20))
 		p.reply(m.ID, strings.ReplaceAll(result, "BAD", "\xff"))
 	case "fail":
 		p.refuse(m.ID, -32042, "no such thing as token=abcdef123456")

@@ -44,7 +44,7 @@ func TestNotReadyBeforeTheFirstSnapshot(t *testing.T) {
 }
 
 // STAT-007: a command that is not there is an error at once, with the PATH that was searched; a child that exits gives its
-// exit code and its last words, redacted (SESS-021).
+// exit code and its last words, redacted.
 // STAT-001: what is not OK says why; the retry is announced.
 // STAT-005: others are not held up; readiness does not wait.
 func TestServersThatFail(t *testing.T) {
@@ -354,7 +354,7 @@ func TestRestartServesTheSame(t *testing.T) {
 	}
 }
 
-// SESS-010: no process, grandchildren included, outlives the service; SESS-009's polite end comes first.
+// An orderly end of the service leaves no process, grandchildren included; what an end by force leaves is package watchdog's.
 func TestNoProcessOutlivesTheService(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pid")
 	p := startWith(t, toolproxy.Config{}, newRegistry())

@@ -41,7 +41,7 @@ func judge(t *testing.T, raw string) *Entry {
 }
 
 // NAME-015: effective routing is the server's, overlaid by what the tool sets; a server that is off stays off.
-// NAME-016: a listed tool has routing only if its effective mode is not off.
+// A listed tool has routing only if its effective mode is not off.
 func TestRouting(t *testing.T) {
 	prefer := func(priority int32, keywords ...string) *toolproxyv1.Routing {
 		return &toolproxyv1.Routing{Mode: "prefer", Priority: priority, Keywords: keywords}

@@ -75,8 +75,8 @@ func (k *call) describe(err error) string {
 // callFailed is the error of a call that was sent, or about to be.
 func (c *Caller) callFailed(ctx context.Context, k *call, err error) error {
 	if refused, ok := errors.AsType[*jsonrpc.Error](err); ok {
-		return k.fault(fault.UpstreamError, "server %q refused tool %q with JSON-RPC error %d: %s",
-			k.upstream.Name, k.tool.Name, refused.Code, catalog.Shorten(c.o.Redact(refused.Message), maxQuoted)).
+		return k.fault(fault.UpstreamError, "server %q refused tool %q with JSON-RPC error %d: %s%s",
+			k.upstream.Name, k.tool.Name, refused.Code, catalog.Shorten(c.o.Redact(refused.Message), maxQuoted), advice(refused.Code)).
 			With("jsonrpc_code", strconv.FormatInt(refused.Code, 10)).Because(err)
 	}
 	if ended := c.ended(ctx, k); ended != nil {
@@ -93,12 +93,24 @@ func (c *Caller) callFailed(ctx context.Context, k *call, err error) error {
 		k.tool.Name, k.upstream.Name, c.o.Redact(err.Error())).Because(err)
 }
 
+// advice is the next step after a refusal.
+func advice(code int64) string {
+	switch code {
+	case jsonrpc.CodeInvalidParams:
+		return "; compare the arguments with the tool's input_schema_json in ListTools"
+	case jsonrpc.CodeMethodNotFound:
+		return "; RefreshServers with force reads its tools anew"
+	default:
+		return "; the words are the server's, and so is the remedy"
+	}
+}
+
 // broken is the error of an answer that is no result, or none that can be shown as the caller wants it.
 func (k *call) broken(err error) error {
 	if f, ok := errors.AsType[*fault.Error](err); ok && f.Reason() == fault.PayloadTooLarge {
 		return f.With("server", k.upstream.Name)
 	}
-	return k.fault(fault.UpstreamProtocol, "server %q answered tool %q with something that cannot be handed over: %v",
+	return k.fault(fault.UpstreamProtocol, "server %q answered tool %q with something that cannot be handed over, which only a change of that server mends: %v",
 		k.upstream.Name, k.tool.Name, err)
 }
 

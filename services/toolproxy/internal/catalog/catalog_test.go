@@ -121,7 +121,7 @@ func TestLongNamesAreCutStably(t *testing.T) {
 	}
 }
 
-// NAME-005: on a collision the earlier by (server, own name) keeps the name; the later gets a suffix, and both are told.
+// On a collision the earlier by (server, own name) keeps the name; the later gets a suffix, and both are told.
 func TestCollisionsAreSettledDeterministically(t *testing.T) {
 	sources := []Source{server(t, "a", true, "b_c"), server(t, "a_b", true, "c"), server(t, "z", false, "a_b_c")}
 	first := Build("", 1, sources)

@@ -206,7 +206,7 @@ func TestHandshakeEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// CALL-026 (clientInfo): Toolherd introduces itself with its own name and version, and declares no capability.
+// Toolherd introduces itself with its own name and version, and declares no capability.
 func TestIntroduction(t *testing.T) {
 	var params string
 	server := &wiretest.Server{Handle: func(_ *wiretest.Process, m jsonrpc.Message) bool {
@@ -222,7 +222,7 @@ func TestIntroduction(t *testing.T) {
 	}
 }
 
-// CALL-020: requests of the server other than ping are refused with -32601.
+// Requests of the server other than ping are refused with -32601.
 func TestServerRequestsAreRefused(t *testing.T) {
 	answers := make(chan string, 2)
 	server := &wiretest.Server{Handle: func(p *wiretest.Process, m jsonrpc.Message) bool {
