@@ -1,15 +1,20 @@
 package host
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -23,7 +28,51 @@ import (
 	toolproxyv1 "github.com/toolherd/toolherd/proto/gen/toolherd/toolproxy/v1"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv("HOST_TEST_STUCK") != "" {
+		os.Exit(Main(Split{Name: "stuck", Listen: "127.0.0.1:0", Build: func(context.Context, *Env) (Serving, error) {
+			return Serving{Services: []Named{{"stuck", stuck{}}}}, nil
+		}}))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// stuck is a service that does not end in order.
+type stuck struct{}
+
+func (stuck) Register(grpc.ServiceRegistrar) {}
+
+func (stuck) Ready(context.Context) error { return nil }
+
+func (stuck) Run(ctx context.Context) error {
+	<-ctx.Done()
+	fmt.Fprintln(os.Stderr, "told to end")
+	select {}
+}
+
+func TestASecondInterruptEndsASplitServiceAtOnce(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), "HOST_TEST_STUCK=1")
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(stderr)
+	for lines.Scan() {
+		if strings.HasPrefix(lines.Text(), "ready ") || lines.Text() == "told to end" {
+			if err := cmd.Process.Signal(os.Interrupt); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	exit, ok := errors.AsType[*exec.ExitError](cmd.Wait())
+	if !ok || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGINT {
+		t.Fatalf("got %v, want an end by the second signal", exit)
+	}
+}
 
 // journal collects what happened, in order.
 type journal struct {
@@ -266,11 +315,13 @@ func TestASplitServiceSaysWhatIsWrongWithItsFlags(t *testing.T) {
 		_, err := env.Postgres(ctx)
 		return Serving{}, err
 	}}
-	err := split.run(t.Context(), []string{"--no-such-flag"}, nil)
-	if _, ok := errors.AsType[usageError](err); !ok {
-		t.Fatalf("got %v, want an error of usage", err)
+	for _, arg := range []string{"--no-such-flag", "argument"} {
+		err := split.run(t.Context(), []string{arg}, nil)
+		if _, ok := errors.AsType[usageError](err); !ok || !strings.Contains(err.Error(), strings.TrimLeft(arg, "-")) {
+			t.Fatalf("%s: got %v, want an error of usage", arg, err)
+		}
 	}
-	err = split.run(t.Context(), nil, nil)
+	err := split.run(t.Context(), nil, nil)
 	if !fault.Is(err, fault.ConfigInvalid) || !strings.Contains(err.Error(), "--postgres") {
 		t.Fatalf("got %v, want a hint at --postgres", err)
 	}

@@ -24,10 +24,11 @@ type Split struct {
 }
 
 // Main runs a split service with the arguments and environment of this process and returns its exit status: 0 after an
-// orderly end, 1 after a failure, 2 for wrong usage.
+// orderly end, 1 after a failure, 2 for wrong usage. A first interrupt ends the service in order, a second at once.
 func Main(s Split) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop)
 	err := s.run(ctx, os.Args[1:], os.Environ())
 	switch {
 	case err == nil:
@@ -56,6 +57,9 @@ func (s Split) run(ctx context.Context, args, environ []string) (err error) {
 			return err
 		}
 		return usageError{err}
+	}
+	if fs.NArg() > 0 {
+		return usageError{fmt.Errorf("unexpected argument %q: everything is set by flags, see --help", fs.Arg(0))}
 	}
 	cfg, err := config.Load(config.Source{Flags: fs, Environ: environ, Base: &base})
 	if err != nil {
