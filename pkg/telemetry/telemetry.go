@@ -18,6 +18,7 @@ import (
 	"io"
 	"log/slog"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -112,7 +113,10 @@ func newProvider(ctx context.Context, c Config, log *slog.Logger) (*sdktrace.Tra
 		return sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.NeverSample()))), nil
 	}
 	u, err := url.Parse(c.OTLPEndpoint)
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+	switch {
+	case strings.Contains(c.OTLPEndpoint, "@"):
+		return nil, errors.New("otlp_endpoint holds credentials, which do not belong there, and is not shown: want a URL such as http://collector:4317")
+	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
 		return nil, fmt.Errorf("otlp_endpoint %q: want a URL such as http://collector:4317", c.OTLPEndpoint)
 	}
 	exporter, err := otlptracegrpc.New(ctx,
@@ -122,7 +126,7 @@ func newProvider(ctx context.Context, c Config, log *slog.Logger) (*sdktrace.Tra
 			Enabled: true, InitialInterval: 500 * time.Millisecond, MaxInterval: time.Second, MaxElapsedTime: exportTimeout,
 		}))
 	if err != nil {
-		return nil, fmt.Errorf("otlp_endpoint %q: %w", c.OTLPEndpoint, err)
+		return nil, fmt.Errorf("otlp_endpoint %s: %w", u.Host, err)
 	}
 	return sdktrace.NewTracerProvider(
 		sdktrace.WithBatcher(&export{next: exporter, redact: c.Redact, log: log}),

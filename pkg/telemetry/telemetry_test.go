@@ -256,6 +256,7 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 		`log_format "xml"`:   {Service: "x", LogOutput: io.Discard, LogFormat: "xml"},
 		"sample ratio":       {Service: "x", LogOutput: io.Discard, SampleRatio: 2},
 		"http://collector":   {Service: "x", LogOutput: io.Discard, OTLPEndpoint: "collector:4317"},
+		"is not shown":       {Service: "x", LogOutput: io.Discard, OTLPEndpoint: "ftp://u:hunter2@collector"},
 		`otlp_endpoint "x"`:  {Service: "x", LogOutput: io.Discard, OTLPEndpoint: "x"},
 		`"ftp://collector"`:  {Service: "x", LogOutput: io.Discard, OTLPEndpoint: "ftp://collector"},
 		`"http://%zz:4317"`:  {Service: "x", LogOutput: io.Discard, OTLPEndpoint: "http://%zz:4317"},
