@@ -5,6 +5,7 @@ import (
 	"os"
 
 	"github.com/toolherd/toolherd/pkg/config"
+	"github.com/toolherd/toolherd/pkg/secret"
 )
 
 // FromConfig returns the registry's part of a process's configuration. Relative names count from the working directory
@@ -24,4 +25,17 @@ func FromConfig(c config.Config) (Config, error) {
 		WorkDir: dir, ProjectDir: c.Project, Home: home,
 		NoMCP: c.NoMCP, TrustProjectMCP: c.TrustProjectMCP, SkipInterceptors: c.Toolproxy.SkippedInterceptors(),
 	}, nil
+}
+
+// LoadKey reads the key that registry.secret_key_file names. Without one it returns nil: entries that hold a literal
+// secret are then in error, each of which says so.
+func LoadKey(c config.Config) (*secret.Key, error) {
+	if c.Registry.SecretKeyFile == "" {
+		return nil, nil
+	}
+	key, err := secret.LoadKey(c.Registry.SecretKeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("registry.secret_key_file: %w", err)
+	}
+	return key, nil
 }

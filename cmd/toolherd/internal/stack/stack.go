@@ -11,7 +11,6 @@ package stack
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -194,12 +193,8 @@ func Migrate(ctx context.Context, cfg config.Config, stderr io.Writer) (err erro
 
 // openKey reads the key that encrypts literal secrets, making one in the state directory if none is configured.
 func openKey(cfg config.Config) (*secret.Key, error) {
-	if path := cfg.Registry.SecretKeyFile; path != "" {
-		key, err := secret.LoadKey(path)
-		if err != nil {
-			return nil, fmt.Errorf("registry.secret_key_file: %w", err)
-		}
-		return key, nil
+	if cfg.Registry.SecretKeyFile != "" {
+		return registry.LoadKey(cfg)
 	}
 	return secret.LoadOrCreateKey(filepath.Join(cfg.StateDir, "secret.key"))
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/toolherd/toolherd/pkg/host"
 	"github.com/toolherd/toolherd/pkg/run"
-	"github.com/toolherd/toolherd/pkg/secret"
 	"github.com/toolherd/toolherd/pkg/wake"
 	"github.com/toolherd/toolherd/services/registry"
 )
@@ -21,7 +20,7 @@ func build(ctx context.Context, env *host.Env) (host.Serving, error) {
 	if err != nil {
 		return host.Serving{}, err
 	}
-	key, err := secret.LoadKey(env.Config.Registry.SecretKeyFile)
+	key, err := registry.LoadKey(env.Config)
 	if err != nil {
 		return host.Serving{}, err
 	}
