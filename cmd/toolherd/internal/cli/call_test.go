@@ -75,3 +75,12 @@ func TestTokenEntriesAreChecked(t *testing.T) {
 		}
 	}
 }
+
+func TestANewTokenInJSONSaysForWhomItSpeaks(t *testing.T) {
+	for args, want := range map[string]string{"--act-as-any": `"act_as": "any"`, "--user-id=bob": `"user_id": "bob"`} {
+		var out, errs strings.Builder
+		if code := Main([]string{"token", "new", "--name", "x", "-o", "json", args}, Streams{Out: &out, Err: &errs}); code != 0 || !strings.Contains(out.String(), want) {
+			t.Errorf("%s: exit %d, %s%s, want %s", args, code, out.String(), errs.String(), want)
+		}
+	}
+}

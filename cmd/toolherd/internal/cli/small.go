@@ -73,7 +73,11 @@ func newToken(s Streams) *cobra.Command {
 			}
 			token, hash := authn.NewToken()
 			if output == outputJSON {
-				raw, err := json.Marshal(map[string]any{"token": token, "name": name, "sha256": hash, "roles": roles, "user_id": userID})
+				shown := map[string]any{"token": token, "name": name, "sha256": hash, "roles": roles, "user_id": userID}
+				if actAsAny {
+					shown["act_as"] = "any"
+				}
+				raw, err := json.Marshal(shown)
 				if err != nil {
 					return err
 				}
