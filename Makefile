@@ -31,7 +31,6 @@ fmt: tools ## format everything
 .PHONY: tidy
 tidy: ## go mod tidy in every module
 	for m in $(MODULES) tools; do (cd $$m && GOWORK=off go mod tidy); done
-	go work sync
 
 .PHONY: lint
 lint: tools ## golangci-lint over every module
