@@ -64,24 +64,28 @@ var (
 	compatible = netip.MustParsePrefix("::/96")
 	translated = netip.MustParsePrefix("::ffff:0:0:0/96")
 	nat64      = netip.MustParsePrefix("64:ff9b::/96")
+	localNAT64 = netip.MustParsePrefix("64:ff9b:1::/48")
+	teredo     = netip.MustParsePrefix("2001::/32")
 	sixToFour  = netip.MustParsePrefix("2002::/16")
 )
 
-// classify returns the class of a and what to call it. An IPv4 address carried inside an IPv6 one decides for it.
+// classify returns the class of a and what to call it: the stricter of its own and that of an IPv4 address inside it.
 func classify(a netip.Addr) (class, string) {
 	a = a.WithZone("").Unmap()
+	own, ownName := public, ""
 	for _, p := range prefixes {
 		if p.prefix.Contains(a) {
-			return p.class, p.name
+			own, ownName = p.class, p.name
+			break
 		}
 	}
 	inner, form, ok := embedded(a)
-	if !ok {
-		return public, ""
+	if !ok || own > private {
+		return own, ownName
 	}
 	c, name := classify(inner)
-	if c == public {
-		return public, ""
+	if c <= own {
+		return own, ownName
 	}
 	return c, fmt.Sprintf("%s, %s as %s", name, inner, form)
 }
@@ -98,8 +102,10 @@ func embedded(a netip.Addr) (inner netip.Addr, form string, ok bool) {
 		return tail, "IPv4-compatible", true
 	case translated.Contains(a):
 		return tail, "IPv4-translated", true
-	case nat64.Contains(a):
+	case nat64.Contains(a), localNAT64.Contains(a):
 		return tail, "NAT64", true
+	case teredo.Contains(a):
+		return netip.AddrFrom4([4]byte{^b[12], ^b[13], ^b[14], ^b[15]}), "Teredo", true
 	case sixToFour.Contains(a):
 		return netip.AddrFrom4([4]byte(b[2:6])), "6to4", true
 	case binary.BigEndian.Uint32(b[8:12])&^0x02000000 == 0x00005efe:

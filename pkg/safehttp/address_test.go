@@ -53,6 +53,10 @@ func TestClassifySeesThroughEveryFormOfAnAddress(t *testing.T) {
 		"::169.254.169.254":               metadata,
 		"64:ff9b::a9fe:a9fe":              metadata,
 		"2002:a9fe:a9fe::":                metadata,
+		"64:ff9b:1::a9fe:a9fe":            metadata,
+		"64:ff9b:1::808:808":              private,
+		"fe80::5efe:a9fe:a9fe":            metadata,
+		"2001::5601:5601":                 metadata, // 169.254.169.254 as a Teredo client
 		"2606:4700::5efe:169.254.169.254": metadata,
 		"fd00:ec2::254":                   metadata,
 		"fd20:ce::254":                    metadata,
