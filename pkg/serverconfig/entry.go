@@ -132,6 +132,3 @@ func (e Entry) CredentialLayers() []string {
 	}
 	return keys
 }
-
-// NeedsCredentialLayer reports whether [Entry.CredentialLayers] names any.
-func (e Entry) NeedsCredentialLayer() bool { return len(e.CredentialLayers()) > 0 }
