@@ -118,7 +118,7 @@ func (w *writer) flush(data []byte) error {
 		if err != nil {
 			err = w.fail(err)
 			if round > 0 {
-				return nil
+				return nil // the caller's own message was taken: it must not hear that it was not
 			}
 			return err
 		}
