@@ -51,6 +51,10 @@ Progress goes to standard error. The exit status is 1 if the tool reports an err
 			if timeout < 0 {
 				return usageError{fmt.Errorf("--timeout is %s, want a duration above 0", timeout)}
 			}
+			raw, err := rawArguments(s, raw)
+			if err != nil {
+				return err
+			}
 			return withClient(cmd, s, flags, func(ctx context.Context, c *client) error {
 				req := &toolproxyv1.CallToolRequest{Name: args[0], Scope: scope.message()}
 				if timeout > 0 {
@@ -59,7 +63,7 @@ Progress goes to standard error. The exit status is 1 if the tool reports an err
 				if flags.output == outputJSON {
 					req.View = toolproxyv1.ResultView_RESULT_VIEW_JSON
 				}
-				arguments, err := c.arguments(ctx, s, callArgs{name: args[0], pairs: args[1:], raw: raw, scope: req.GetScope()})
+				arguments, err := c.arguments(ctx, callArgs{name: args[0], pairs: args[1:], raw: raw, scope: req.GetScope()})
 				if err != nil {
 					return err
 				}
@@ -86,15 +90,26 @@ type callArgs struct {
 	scope *corev1.Scope
 }
 
-// arguments makes the JSON object of a call.
-func (c *client) arguments(ctx context.Context, s Streams, a callArgs) (string, error) {
-	switch {
-	case a.raw == "-":
+// rawArguments returns what --json gives, read and checked before anything is started.
+func rawArguments(s Streams, raw string) (string, error) {
+	if raw == "-" {
 		content, err := io.ReadAll(s.In)
 		if err != nil {
 			return "", fmt.Errorf("read arguments from standard input: %w", err)
 		}
-		return string(content), nil
+		raw = string(content)
+	} else if raw == "" {
+		return "", nil
+	}
+	if !json.Valid([]byte(raw)) {
+		return "", usageError{errors.New("the arguments of --json are not JSON: give an object, such as '{\"text\": \"hello\"}'")}
+	}
+	return raw, nil
+}
+
+// arguments makes the JSON object of a call.
+func (c *client) arguments(ctx context.Context, a callArgs) (string, error) {
+	switch {
 	case a.raw != "":
 		return a.raw, nil
 	case len(a.pairs) == 0:

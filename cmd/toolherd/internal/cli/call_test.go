@@ -68,6 +68,8 @@ func TestTokenEntriesAreChecked(t *testing.T) {
 		"no name":      func() (string, error) { return tokenEntry("", []string{"agent"}, "", false) },
 		"unknown role": func() (string, error) { return tokenEntry("x", []string{"king"}, "", false) },
 		"both":         func() (string, error) { return tokenEntry("x", []string{"agent"}, "u", true) },
+		"control":      func() (string, error) { return tokenEntry("x\x1by", []string{"agent"}, "", false) },
+		"long user":    func() (string, error) { return tokenEntry("x", []string{"agent"}, strings.Repeat("u", 129), false) },
 		"line break":   func() (string, error) { return tokenEntry("x\ny", []string{"agent"}, "", false) },
 	} {
 		if got, err := call(); err == nil {
@@ -82,5 +84,20 @@ func TestANewTokenInJSONSaysForWhomItSpeaks(t *testing.T) {
 		if code := Main([]string{"token", "new", "--name", "x", "-o", "json", args}, Streams{Out: &out, Err: &errs}); code != 0 || !strings.Contains(out.String(), want) {
 			t.Errorf("%s: exit %d, %s%s, want %s", args, code, out.String(), errs.String(), want)
 		}
+	}
+}
+
+func TestRawArgumentsAreCheckedBeforeAnythingStarts(t *testing.T) {
+	in := func(text string) Streams { return Streams{In: strings.NewReader(text)} }
+	for _, bad := range []string{`{"a"`, "x"} {
+		if _, err := rawArguments(in(""), bad); !errors.Is(err, errUsage) {
+			t.Errorf("--json %s: got %v, want an error of usage", bad, err)
+		}
+		if _, err := rawArguments(in(bad), "-"); !errors.Is(err, errUsage) {
+			t.Errorf("%s on standard input: got %v, want an error of usage", bad, err)
+		}
+	}
+	if got, err := rawArguments(in(`{"a":1.10}`), "-"); err != nil || got != `{"a":1.10}` {
+		t.Errorf("got %s, %v", got, err)
 	}
 }

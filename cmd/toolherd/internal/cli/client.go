@@ -101,6 +101,9 @@ func remote(ctx context.Context, addr string, s Streams, flags clientFlags, f fu
 		}
 	}
 	conn, err := rpc.Dial(addr, opts)
+	if err != nil && token != "" && opts.TLS == nil {
+		return fmt.Errorf("%w (here the authority is given with --ca-file)", err)
+	}
 	if err != nil {
 		return err
 	}
@@ -114,7 +117,11 @@ func callerToken(s Streams, flags clientFlags) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("read token (--token-file): %w", err)
 		}
-		return strings.TrimSpace(string(content)), nil
+		token := strings.TrimSpace(string(content))
+		if token == "" {
+			return "", fault.New(fault.InvalidArguments, "the token file %s (--token-file) is empty: put the token in it that 'toolherd token new' printed", flags.tokenFile)
+		}
+		return token, nil
 	}
 	for _, kv := range s.Environ {
 		if v, ok := strings.CutPrefix(kv, "TOOLHERD_TOKEN="); ok {

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -98,8 +99,11 @@ func newToken(s Streams) *cobra.Command {
 }
 
 func tokenEntry(name string, roles []string, userID string, actAsAny bool) (string, error) {
-	if name == "" || strings.ContainsAny(name, "\n\r\"\\") {
-		return "", fmt.Errorf("--name is %q, want a name without quotes and line breaks", name)
+	if name == "" || strings.ContainsAny(name, "\"\\") || strings.ContainsFunc(name, unicode.IsControl) {
+		return "", fmt.Errorf("--name is %q, want a name without quotes and control characters", name)
+	}
+	if len(userID) > authn.MaxScopeBytes || strings.ContainsFunc(userID, unicode.IsControl) {
+		return "", fmt.Errorf("--user-id is %q, want at most %d bytes without control characters", userID, authn.MaxScopeBytes)
 	}
 	if userID != "" && actAsAny {
 		return "", fmt.Errorf("--user-id and --act-as-any exclude each other: leave one out")
