@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -111,12 +112,34 @@ func begin(t testing.TB, name, dir string, c partners.Command) *Program {
 		t.Fatalf("start %s: %v", name, err)
 	}
 	p.PID = cmd.Process.Pid
+	release := guard(t, p.PID)
 	go func() { // ends with the process, which the clean-up ends
 		p.err = cmd.Wait()
+		release()
 		close(p.exited)
 	}()
 	t.Cleanup(func() { p.Stop(t) })
 	return p
+}
+
+// guard kills a process when this one ends without having released it: killed, or out of time. It is a shell that waits for
+// the end of a pipe.
+func guard(t testing.TB, pid int) (release func()) {
+	t.Helper()
+	in, hold, err := os.Pipe() // no other child inherits it
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), "/bin/sh", "-c", `read _; kill -KILL "$0"`, strconv.Itoa(pid))
+	cmd.Stdin, cmd.SysProcAttr = in, &syscall.SysProcAttr{Setsid: true}
+	if err := errors.Join(cmd.Start(), in.Close()); err != nil {
+		t.Fatalf("start a guard: %v", err)
+	}
+	return func() {
+		_ = cmd.Process.Kill() // before the pipe ends, or it would act
+		_ = cmd.Wait()         // it was killed
+		_ = hold.Close()       // never fails
+	}
 }
 
 func appendTo(t testing.TB, path string) *os.File {
