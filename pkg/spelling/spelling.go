@@ -6,6 +6,9 @@ package spelling
 func Nearest(word string, candidates []string, most int) string {
 	best, bound := "", most
 	for _, c := range candidates {
+		if max(len(word)-len(c), len(c)-len(word)) > bound {
+			continue // no nearer than that, and perhaps very long
+		}
 		if d := Distance(word, c); d <= bound {
 			best, bound = c, d-1
 		}

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/goleak"
 
 	"github.com/toolherd/toolherd/pkg/fault"
@@ -148,52 +146,6 @@ func TestTraceContextTravelsWithoutAnExporter(t *testing.T) {
 	defer span.End()
 	if got, _ := telemetry.Traceparent(ctx); !strings.HasSuffix(got, "-00") || span.IsRecording() {
 		t.Errorf("a root span is recorded for nobody: %q", got)
-	}
-}
-
-func TestMetaCarriesOurSpanInPlaceOfTheCallers(t *testing.T) {
-	tel := start(t, telemetry.Config{})
-	meta := map[string]json.RawMessage{
-		"traceparent":   json.RawMessage(`"` + callerParent + `"`),
-		"tracestate":    json.RawMessage(`"vendor=1"`),
-		"progressToken": json.RawMessage(`9007199254740993`),
-	}
-	ctx, span := tel.Tracer("test").Start(telemetry.ExtractMeta(t.Context(), meta), "call")
-	defer span.End()
-	if span.SpanContext().TraceID().String() != callerTrace {
-		t.Errorf("our span is in trace %s, want the caller's", span.SpanContext().TraceID())
-	}
-	got := telemetry.InjectMeta(ctx, meta)
-	want := map[string]json.RawMessage{
-		"traceparent":   json.RawMessage(`"00-` + callerTrace + "-" + span.SpanContext().SpanID().String() + `-01"`),
-		"tracestate":    json.RawMessage(`"vendor=1"`),
-		"progressToken": json.RawMessage(`9007199254740993`),
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("_meta (-want +got):\n%s", diff)
-	}
-	if string(meta["traceparent"]) != `"`+callerParent+`"` {
-		t.Error("the caller's map was changed")
-	}
-	if got := telemetry.InjectMeta(ctx, nil); len(got) != 2 {
-		t.Errorf("an absent _meta became %v", got)
-	}
-	if got := telemetry.InjectMeta(t.Context(), meta); string(got["traceparent"]) != `"`+callerParent+`"` {
-		t.Errorf("without a span _meta became %v", got)
-	}
-}
-
-func TestMetaThatIsNoTraceContextIsIgnored(t *testing.T) {
-	for _, traceparent := range []string{"", "null", "1", `"x"`, `{}`, `"00-00000000000000000000000000000000-00f067aa0ba902b7-01"`, `"` + callerParent} {
-		meta := map[string]json.RawMessage{"traceparent": json.RawMessage(traceparent)}
-		if trace.SpanContextFromContext(telemetry.ExtractMeta(t.Context(), meta)).IsValid() {
-			t.Errorf("%s was taken for trace context", traceparent)
-		}
-	}
-	ctx := telemetry.WithTraceparent(t.Context(), callerParent, "")
-	other := map[string]json.RawMessage{"traceparent": json.RawMessage(`"00-11111111111111111111111111111111-00f067aa0ba902b7-01"`)}
-	if id := trace.SpanContextFromContext(telemetry.ExtractMeta(ctx, other)).TraceID().String(); id != callerTrace {
-		t.Errorf("_meta beat the span of the call: %s", id)
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/toolherd/toolherd/pkg/spelling"
 )
 
 // Filter says which tools of a server are served. At most one of the lists is set; the zero value keeps every tool.
@@ -76,38 +78,15 @@ func (f *filter) warnings(server string, names []string) []string {
 	return []string{fmt.Sprintf("%s of server %q matches no tool: %s", f.field, server, strings.Join(unused, ", "))}
 }
 
-// nearest returns the name that text most likely means, or "" if none is close.
+// nearest returns the name that text most likely means, or "" if none is close. Case does not count.
 func nearest(text string, names []string) string {
-	best, bestDistance := "", 1+max(2, len(text)/4)
-	for _, name := range names {
-		d := distance(strings.ToLower(text), strings.ToLower(name), bestDistance)
-		if d < bestDistance {
-			best, bestDistance = name, d
-		}
+	folded := make([]string, len(names))
+	for i, name := range names {
+		folded[i] = strings.ToLower(name)
 	}
-	return best
-}
-
-// distance returns the number of single-byte edits between a and b, or limit if there are at least so many.
-func distance(a, b string, limit int) int {
-	if len(a)-len(b) >= limit || len(b)-len(a) >= limit {
-		return limit
+	near := spelling.Nearest(strings.ToLower(text), folded, max(2, len(text)/4))
+	if near == "" {
+		return ""
 	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost = 1 + min(diagonal, row[j], row[j+1])
-			}
-			diagonal = row[j+1]
-			row[j+1] = cost
-		}
-	}
-	return min(row[len(b)], limit)
+	return names[slices.Index(folded, near)]
 }
