@@ -87,9 +87,6 @@ func TestServersAnswerADirectClient(t *testing.T) {
 }
 
 func TestPeersAnswerADirectClient(t *testing.T) {
-	if testing.Short() {
-		t.Skip("installs the packages of the benchmarks")
-	}
 	fake := partners.Fake(t, "-only", "echo")
 	hi := map[string]any{"message": "hi there"}
 	t.Run("mcp-proxy", func(t *testing.T) {
