@@ -143,15 +143,15 @@ func TestASectionWithNothingInItSaysNothing(t *testing.T) {
 
 func TestALeadingTildeOfAPathIsTheHomeDirectory(t *testing.T) {
 	file := write(t, "state_dir: ~/state\nauth: {tokens_file: ~/tokens.yaml}\nlog_file: a~/b\n")
-	cfg, err := load(t, []string{"HOME=/home/me", "TOOLHERD_MCP_CONFIG=~/a.json:~other/b.json:", "TOOLHERD_REGISTRY_SECRET_KEY_FILE=~"}, "--config", file)
+	cfg, err := load(t, []string{"HOME=/users/me", "TOOLHERD_MCP_CONFIG=~/a.json:~other/b.json:", "TOOLHERD_REGISTRY_SECRET_KEY_FILE=~"}, "--config", file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := []string{cfg.StateDir, cfg.Auth.TokensFile, cfg.LogFile, cfg.Registry.SecretKeyFile}
-	if diff := cmp.Diff([]string{"/home/me/state", "/home/me/tokens.yaml", "a~/b", "/home/me"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"/users/me/state", "/users/me/tokens.yaml", "a~/b", "/users/me"}, got); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]string{"/home/me/a.json", "~other/b.json"}, cfg.MCPConfig); diff != "" {
+	if diff := cmp.Diff([]string{"/users/me/a.json", "~other/b.json"}, cfg.MCPConfig); diff != "" {
 		t.Error(diff)
 	}
 }
