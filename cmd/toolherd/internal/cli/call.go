@@ -92,14 +92,15 @@ type callArgs struct {
 
 // rawArguments returns what --json gives, read and checked before anything is started.
 func rawArguments(s Streams, raw string) (string, error) {
-	if raw == "-" {
+	switch raw {
+	case "":
+		return "", nil
+	case "-":
 		content, err := io.ReadAll(s.In)
 		if err != nil {
 			return "", fmt.Errorf("read arguments from standard input: %w", err)
 		}
 		raw = string(content)
-	} else if raw == "" {
-		return "", nil
 	}
 	if !json.Valid([]byte(raw)) {
 		return "", usageError{errors.New("the arguments of --json are not JSON: give an object, such as '{\"text\": \"hello\"}'")}
