@@ -107,7 +107,9 @@ type ReserveTaskRequest struct {
 	// The longest it may live; absent means tasks.max_age.
 	TaskTtl *durationpb.Duration `protobuf:"bytes,13,opt,name=task_ttl,json=taskTtl,proto3" json:"task_ttl,omitempty"`
 	// W3C trace context of the submit.
-	Traceparent   string `protobuf:"bytes,14,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
+	Traceparent string `protobuf:"bytes,14,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
+	// The caller's roles, as toolproxy authenticated them: a sink may be for some roles only.
+	CallerRoles   []v1.Role `protobuf:"varint,15,rep,packed,name=caller_roles,json=callerRoles,proto3,enum=toolherd.core.v1.Role" json:"caller_roles,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -238,6 +240,13 @@ func (x *ReserveTaskRequest) GetTraceparent() string {
 		return x.Traceparent
 	}
 	return ""
+}
+
+func (x *ReserveTaskRequest) GetCallerRoles() []v1.Role {
+	if x != nil {
+		return x.CallerRoles
+	}
+	return nil
 }
 
 // ReserveTaskResponse is a reservation, or the task that the same request already became.
@@ -683,7 +692,7 @@ var File_toolherd_task_v1_task_intake_service_proto protoreflect.FileDescriptor
 
 const file_toolherd_task_v1_task_intake_service_proto_rawDesc = "" +
 	"\n" +
-	"*toolherd/task/v1/task_intake_service.proto\x12\x10toolherd.task.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1etoolherd/core/v1/options.proto\x1a\x1ctoolherd/core/v1/scope.proto\x1a\x1dtoolherd/core/v1/status.proto\x1a\x1btoolherd/task/v1/task.proto\"\x97\x04\n" +
+	"*toolherd/task/v1/task_intake_service.proto\x12\x10toolherd.task.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1etoolherd/core/v1/options.proto\x1a\x1ctoolherd/core/v1/scope.proto\x1a\x1dtoolherd/core/v1/status.proto\x1a\x1btoolherd/task/v1/task.proto\"\xd2\x04\n" +
 	"\x12ReserveTaskRequest\x12\x1c\n" +
 	"\tprincipal\x18\x01 \x01(\tR\tprincipal\x12-\n" +
 	"\x05scope\x18\x02 \x01(\v2\x17.toolherd.core.v1.ScopeR\x05scope\x12\x1d\n" +
@@ -702,7 +711,8 @@ const file_toolherd_task_v1_task_intake_service_proto_rawDesc = "" +
 	"\vnotify_sink\x18\f \x01(\tR\n" +
 	"notifySink\x124\n" +
 	"\btask_ttl\x18\r \x01(\v2\x19.google.protobuf.DurationR\ataskTtl\x12 \n" +
-	"\vtraceparent\x18\x0e \x01(\tR\vtraceparent\"\xb7\x01\n" +
+	"\vtraceparent\x18\x0e \x01(\tR\vtraceparent\x129\n" +
+	"\fcaller_roles\x18\x0f \x03(\x0e2\x16.toolherd.core.v1.RoleR\vcallerRoles\"\xb7\x01\n" +
 	"\x13ReserveTaskResponse\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x14\n" +
 	"\x05fence\x18\x02 \x01(\x03R\x05fence\x12;\n" +
@@ -771,36 +781,38 @@ var file_toolherd_task_v1_task_intake_service_proto_goTypes = []any{
 	(*AbandonTaskResponse)(nil),      // 8: toolherd.task.v1.AbandonTaskResponse
 	(*v1.Scope)(nil),                 // 9: toolherd.core.v1.Scope
 	(*durationpb.Duration)(nil),      // 10: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),    // 11: google.protobuf.Timestamp
-	(*Task)(nil),                     // 12: toolherd.task.v1.Task
-	(v1.TaskStatus)(0),               // 13: toolherd.core.v1.TaskStatus
+	(v1.Role)(0),                     // 11: toolherd.core.v1.Role
+	(*timestamppb.Timestamp)(nil),    // 12: google.protobuf.Timestamp
+	(*Task)(nil),                     // 13: toolherd.task.v1.Task
+	(v1.TaskStatus)(0),               // 14: toolherd.core.v1.TaskStatus
 }
 var file_toolherd_task_v1_task_intake_service_proto_depIdxs = []int32{
 	9,  // 0: toolherd.task.v1.ReserveTaskRequest.scope:type_name -> toolherd.core.v1.Scope
 	10, // 1: toolherd.task.v1.ReserveTaskRequest.submit_timeout:type_name -> google.protobuf.Duration
 	10, // 2: toolherd.task.v1.ReserveTaskRequest.task_ttl:type_name -> google.protobuf.Duration
-	11, // 3: toolherd.task.v1.ReserveTaskResponse.expire_time:type_name -> google.protobuf.Timestamp
-	12, // 4: toolherd.task.v1.ReserveTaskResponse.committed:type_name -> toolherd.task.v1.Task
-	11, // 5: toolherd.task.v1.RenewReservationResponse.expire_time:type_name -> google.protobuf.Timestamp
-	1,  // 6: toolherd.task.v1.CommitTaskRequest.reserve:type_name -> toolherd.task.v1.ReserveTaskRequest
-	13, // 7: toolherd.task.v1.CommitTaskRequest.status:type_name -> toolherd.core.v1.TaskStatus
-	10, // 8: toolherd.task.v1.CommitTaskRequest.poll_after:type_name -> google.protobuf.Duration
-	10, // 9: toolherd.task.v1.CommitTaskRequest.remote_ttl:type_name -> google.protobuf.Duration
-	12, // 10: toolherd.task.v1.CommitTaskResponse.task:type_name -> toolherd.task.v1.Task
-	0,  // 11: toolherd.task.v1.AbandonTaskRequest.outcome:type_name -> toolherd.task.v1.AbandonOutcome
-	1,  // 12: toolherd.task.v1.TaskIntakeService.ReserveTask:input_type -> toolherd.task.v1.ReserveTaskRequest
-	3,  // 13: toolherd.task.v1.TaskIntakeService.RenewReservation:input_type -> toolherd.task.v1.RenewReservationRequest
-	5,  // 14: toolherd.task.v1.TaskIntakeService.CommitTask:input_type -> toolherd.task.v1.CommitTaskRequest
-	7,  // 15: toolherd.task.v1.TaskIntakeService.AbandonTask:input_type -> toolherd.task.v1.AbandonTaskRequest
-	2,  // 16: toolherd.task.v1.TaskIntakeService.ReserveTask:output_type -> toolherd.task.v1.ReserveTaskResponse
-	4,  // 17: toolherd.task.v1.TaskIntakeService.RenewReservation:output_type -> toolherd.task.v1.RenewReservationResponse
-	6,  // 18: toolherd.task.v1.TaskIntakeService.CommitTask:output_type -> toolherd.task.v1.CommitTaskResponse
-	8,  // 19: toolherd.task.v1.TaskIntakeService.AbandonTask:output_type -> toolherd.task.v1.AbandonTaskResponse
-	16, // [16:20] is the sub-list for method output_type
-	12, // [12:16] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	11, // 3: toolherd.task.v1.ReserveTaskRequest.caller_roles:type_name -> toolherd.core.v1.Role
+	12, // 4: toolherd.task.v1.ReserveTaskResponse.expire_time:type_name -> google.protobuf.Timestamp
+	13, // 5: toolherd.task.v1.ReserveTaskResponse.committed:type_name -> toolherd.task.v1.Task
+	12, // 6: toolherd.task.v1.RenewReservationResponse.expire_time:type_name -> google.protobuf.Timestamp
+	1,  // 7: toolherd.task.v1.CommitTaskRequest.reserve:type_name -> toolherd.task.v1.ReserveTaskRequest
+	14, // 8: toolherd.task.v1.CommitTaskRequest.status:type_name -> toolherd.core.v1.TaskStatus
+	10, // 9: toolherd.task.v1.CommitTaskRequest.poll_after:type_name -> google.protobuf.Duration
+	10, // 10: toolherd.task.v1.CommitTaskRequest.remote_ttl:type_name -> google.protobuf.Duration
+	13, // 11: toolherd.task.v1.CommitTaskResponse.task:type_name -> toolherd.task.v1.Task
+	0,  // 12: toolherd.task.v1.AbandonTaskRequest.outcome:type_name -> toolherd.task.v1.AbandonOutcome
+	1,  // 13: toolherd.task.v1.TaskIntakeService.ReserveTask:input_type -> toolherd.task.v1.ReserveTaskRequest
+	3,  // 14: toolherd.task.v1.TaskIntakeService.RenewReservation:input_type -> toolherd.task.v1.RenewReservationRequest
+	5,  // 15: toolherd.task.v1.TaskIntakeService.CommitTask:input_type -> toolherd.task.v1.CommitTaskRequest
+	7,  // 16: toolherd.task.v1.TaskIntakeService.AbandonTask:input_type -> toolherd.task.v1.AbandonTaskRequest
+	2,  // 17: toolherd.task.v1.TaskIntakeService.ReserveTask:output_type -> toolherd.task.v1.ReserveTaskResponse
+	4,  // 18: toolherd.task.v1.TaskIntakeService.RenewReservation:output_type -> toolherd.task.v1.RenewReservationResponse
+	6,  // 19: toolherd.task.v1.TaskIntakeService.CommitTask:output_type -> toolherd.task.v1.CommitTaskResponse
+	8,  // 20: toolherd.task.v1.TaskIntakeService.AbandonTask:output_type -> toolherd.task.v1.AbandonTaskResponse
+	17, // [17:21] is the sub-list for method output_type
+	13, // [13:17] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_toolherd_task_v1_task_intake_service_proto_init() }

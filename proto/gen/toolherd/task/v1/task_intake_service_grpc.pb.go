@@ -36,7 +36,8 @@ const (
 //	     └─ expires at database time + 15 s ─▶ a visible task FAILED, outcome unknown
 type TaskIntakeServiceClient interface {
 	// ReserveTask records the intent to submit. Unique on (principal, user, request_id).
-	// Errors: REQUEST_IN_PROGRESS, REQUEST_ID_CONFLICT, TASKS_UNAVAILABLE, SINK_UNKNOWN.
+	// Errors: REQUEST_IN_PROGRESS, REQUEST_ID_CONFLICT, TASKS_UNAVAILABLE, SINK_UNKNOWN, FORBIDDEN (a sink that is not for
+	// the caller's roles).
 	ReserveTask(ctx context.Context, in *ReserveTaskRequest, opts ...grpc.CallOption) (*ReserveTaskResponse, error)
 	// RenewReservation keeps a reservation for another 15 s. Errors: RESERVATION_EXPIRED.
 	RenewReservation(ctx context.Context, in *RenewReservationRequest, opts ...grpc.CallOption) (*RenewReservationResponse, error)
@@ -106,7 +107,8 @@ func (c *taskIntakeServiceClient) AbandonTask(ctx context.Context, in *AbandonTa
 //	     └─ expires at database time + 15 s ─▶ a visible task FAILED, outcome unknown
 type TaskIntakeServiceServer interface {
 	// ReserveTask records the intent to submit. Unique on (principal, user, request_id).
-	// Errors: REQUEST_IN_PROGRESS, REQUEST_ID_CONFLICT, TASKS_UNAVAILABLE, SINK_UNKNOWN.
+	// Errors: REQUEST_IN_PROGRESS, REQUEST_ID_CONFLICT, TASKS_UNAVAILABLE, SINK_UNKNOWN, FORBIDDEN (a sink that is not for
+	// the caller's roles).
 	ReserveTask(context.Context, *ReserveTaskRequest) (*ReserveTaskResponse, error)
 	// RenewReservation keeps a reservation for another 15 s. Errors: RESERVATION_EXPIRED.
 	RenewReservation(context.Context, *RenewReservationRequest) (*RenewReservationResponse, error)

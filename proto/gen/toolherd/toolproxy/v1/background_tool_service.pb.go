@@ -128,8 +128,10 @@ type RemoteTaskSnapshot struct {
 	Ttl *durationpb.Duration `protobuf:"bytes,9,opt,name=ttl,proto3" json:"ttl,omitempty"`
 	// A reference to a large result as JSON, `{uri, mime_type}`; empty if there is none.
 	ResultArtifactJson string `protobuf:"bytes,10,opt,name=result_artifact_json,json=resultArtifactJson,proto3" json:"result_artifact_json,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// FAILED: a stable word, such as `remote_lost` for a task that the remote no longer knows; empty if there is none.
+	FailureReason string `protobuf:"bytes,11,opt,name=failure_reason,json=failureReason,proto3" json:"failure_reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RemoteTaskSnapshot) Reset() {
@@ -228,6 +230,13 @@ func (x *RemoteTaskSnapshot) GetTtl() *durationpb.Duration {
 func (x *RemoteTaskSnapshot) GetResultArtifactJson() string {
 	if x != nil {
 		return x.ResultArtifactJson
+	}
+	return ""
+}
+
+func (x *RemoteTaskSnapshot) GetFailureReason() string {
+	if x != nil {
+		return x.FailureReason
 	}
 	return ""
 }
@@ -591,7 +600,7 @@ const file_toolherd_toolproxy_v1_background_tool_service_proto_rawDesc = "" +
 	"\abinding\x18\x02 \x01(\fR\abinding\x12-\n" +
 	"\x05scope\x18\x03 \x01(\v2\x17.toolherd.core.v1.ScopeR\x05scope\x12\x17\n" +
 	"\atask_id\x18\x04 \x01(\tR\x06taskId\x12 \n" +
-	"\vtraceparent\x18\x05 \x01(\tR\vtraceparent\"\xcd\x03\n" +
+	"\vtraceparent\x18\x05 \x01(\tR\vtraceparent\"\xf4\x03\n" +
 	"\x12RemoteTaskSnapshot\x124\n" +
 	"\x06status\x18\x01 \x01(\x0e2\x1c.toolherd.core.v1.TaskStatusR\x06status\x12%\n" +
 	"\x0estatus_message\x18\x02 \x01(\tR\rstatusMessage\x12?\n" +
@@ -605,7 +614,8 @@ const file_toolherd_toolproxy_v1_background_tool_service_proto_rawDesc = "" +
 	"poll_after\x18\b \x01(\v2\x19.google.protobuf.DurationR\tpollAfter\x12+\n" +
 	"\x03ttl\x18\t \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x120\n" +
 	"\x14result_artifact_json\x18\n" +
-	" \x01(\tR\x12resultArtifactJson\"M\n" +
+	" \x01(\tR\x12resultArtifactJson\x12%\n" +
+	"\x0efailure_reason\x18\v \x01(\tR\rfailureReason\"M\n" +
 	"\fTaskProgress\x12\x18\n" +
 	"\acurrent\x18\x01 \x01(\x01R\acurrent\x12\x19\n" +
 	"\x05total\x18\x02 \x01(\x01H\x00R\x05total\x88\x01\x01B\b\n" +

@@ -1,0 +1,107 @@
+package notification
+
+import (
+	"context"
+	"time"
+
+	"github.com/toolherd/toolherd/pkg/authn"
+)
+
+// Filter chooses deliveries. Zero fields choose all.
+type Filter struct {
+	Statuses []Status
+	Sink     string
+	TaskID   string
+	Since    time.Time // of the event
+	Limit    int
+	After    string // Page.Next of the page before
+}
+
+// Page is some deliveries, newest first, without attempts.
+type Page struct {
+	Notifications []*Notification
+	Next          string
+}
+
+// ClaimRequest asks for due deliveries.
+type ClaimRequest struct {
+	Notifier string
+	// Sinks are those that may be sent to now. A redriven delivery is claimed for any sink of Known.
+	Sinks []string
+	Known []string
+	Limit int
+	Lease time.Duration
+}
+
+// Redrive says what to deliver again, and who wants it.
+type Redrive struct {
+	ID     string // one delivery; empty: all that Filter chooses
+	Filter Filter // Limit and After do not count
+	Actor  string
+	DryRun bool
+}
+
+// SinkState is how a sink fares.
+type SinkState struct {
+	Paused      bool
+	PauseReason string
+	Pending     int64
+	DeadLetters int64
+}
+
+// Store keeps deliveries.
+type Store interface {
+	// Intake turns up to limit events of the outbox into deliveries, each newer event replacing an older one of the same task
+	// and sink that is not in flight. Where an event names no sink, sink is the one. It returns how many it took.
+	Intake(ctx context.Context, sink string, limit int) (int, error)
+	// Claim leases due deliveries: pending, claimed, retry or dispatched, lease absent or expired, by due time, then id,
+	// skipping locked rows.
+	Claim(ctx context.Context, r ClaimRequest) ([]Claim, error)
+	// Renew extends leases and returns the ids of those that are lost.
+	Renew(ctx context.Context, claims []Claim, lease time.Duration) (lost []string, err error)
+	// Settle ends a claim. False: the lease was lost, and nothing was written.
+	Settle(ctx context.Context, o Outcome) (bool, error)
+	// NextDue returns how long it is until a delivery to one of sinks is claimable. False: none will be.
+	NextDue(ctx context.Context, sinks []string) (time.Duration, bool, error)
+
+	// Get returns a delivery with its attempts. Fault: NOTIFICATION_NOT_FOUND.
+	Get(ctx context.Context, id string) (*Notification, error)
+	// List returns a page.
+	List(ctx context.Context, f Filter) (Page, error)
+	// Redrive makes deliveries pending again, due now, counters zeroed, under the same event id. Fault: NOTIFICATION_NOT_FOUND.
+	Redrive(ctx context.Context, r Redrive) (int64, error)
+	// Prune deletes up to limit delivered and dead ones whose event is older than retention.
+	Prune(ctx context.Context, retention time.Duration, limit int) (int, error)
+
+	// SinkStates returns how each of the named sinks fares.
+	SinkStates(ctx context.Context, sinks []string) (map[string]SinkState, error)
+	// SetPaused pauses a sink, or resumes it; a resumed one has all its waiting deliveries due now.
+	SetPaused(ctx context.Context, sink string, paused bool, why string) error
+}
+
+// StreamRequest asks a stream sink for what a group of consumers has not acknowledged.
+type StreamRequest struct {
+	Sink     string
+	Group    string
+	Consumer string      // who asks; an event goes to one consumer of a group at a time
+	Scope    authn.Scope // zero parts choose all
+	After    int64       // sequence number of the last one seen; 0 starts with what is not acknowledged
+	Limit    int
+	Lease    time.Duration // after which another consumer may get it
+}
+
+// StreamEvent is an event of a stream sink.
+type StreamEvent struct {
+	Sequence int64 // rises in the order of recording; the resume token carries it
+	Event    Event
+}
+
+// Streams serves sinks that consumers read and acknowledge. Several groups read a sink, each on its own: every group gets
+// every event that was not acknowledged by anyone when the group first came, and all later ones. The delivery is
+// delivered with the first acknowledgement.
+type Streams interface {
+	// Next leases events to a consumer, oldest first.
+	Next(ctx context.Context, r StreamRequest) ([]StreamEvent, error)
+	// Ack acknowledges an event for a group. A repeat changes nothing. Fault: NOTIFICATION_NOT_FOUND.
+	Ack(ctx context.Context, sink, group, eventID string, scope authn.Scope) error
+}
