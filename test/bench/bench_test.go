@@ -10,6 +10,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/toolherd/toolherd/pkg/db/dbtest"
 	"github.com/toolherd/toolherd/test/partners"
 )
 
@@ -36,6 +37,15 @@ func TestTable(t *testing.T) {
 	if *withPeers {
 		t.Run("peers", func(t *testing.T) { rowPeers(t, rep, b) })
 	}
+	t.Run("submit", func(t *testing.T) {
+		rowSubmit(t, rep, b, "SQLite")
+		rowSubmit(t, rep, b, "Postgres", "--postgres", dbtest.DSN(t, dbtest.Unmigrated()))
+	})
+	t.Run("polls", func(t *testing.T) { rowPolls(t, rep, b) })
+	t.Run("worker", func(t *testing.T) { rowWorkerPolls(t, rep) })
+	t.Run("takeover", func(t *testing.T) { rowTakeover(t, rep) })
+	t.Run("idle worker", func(t *testing.T) { rowIdle(t, rep) })
+	t.Run("webhook", func(t *testing.T) { rowWebhook(t, rep) })
 	t.Run("publish", func(t *testing.T) { rowPublish(t, rep, b) })
 	t.Run("start", func(t *testing.T) { rowStart(t, rep) })
 	t.Run("memory", func(t *testing.T) { rowMemory(t, rep) })

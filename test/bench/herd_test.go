@@ -32,12 +32,12 @@ func startHerd(t *testing.T, b bed) *herd {
 }
 
 // upWith runs Toolherd with these servers until it lists that many tools.
-func upWith(t *testing.T, servers map[string]any, tools int) *herd {
+func upWith(t *testing.T, servers map[string]any, tools int, args ...string) *herd {
 	t.Helper()
 	dir := t.TempDir()
 	h := &herd{config: filepath.Join(dir, "mcp.json")}
 	h.write(t, servers)
-	h.process = partners.StartUp(t, dir, "--mcp-config", h.config)
+	h.process = partners.StartUp(t, dir, append([]string{"--mcp-config", h.config}, args...)...)
 	conn, err := grpc.NewClient(h.process.URL, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(32<<20)))
 	if err != nil {
@@ -117,6 +117,13 @@ const noopVariable = "TOOLHERD_BENCH_NOOP"
 func TestMain(m *testing.M) {
 	if os.Getenv(noopVariable) != "" {
 		os.Exit(serveNoop())
+	}
+	if dsn := os.Getenv(riverVariable); dsn != "" {
+		if err := workRiver(dsn); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
 	}
 	os.Exit(m.Run())
 }

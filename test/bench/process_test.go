@@ -129,3 +129,23 @@ func resident(t *testing.T, pid int) int64 {
 	t.Fatal("no VmRSS")
 	return 0
 }
+
+// cpuTime returns what a process has used of the processors, without its children.
+func cpuTime(t *testing.T, pid int) time.Duration {
+	t.Helper()
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The name in parentheses may hold anything; user and system time are the 12th and 13th field after it, in ticks of 10 ms.
+	fields := strings.Fields(string(content[strings.LastIndexByte(string(content), ')')+1:]))
+	var ticks int64
+	for _, field := range fields[11:13] {
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond
+}

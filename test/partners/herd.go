@@ -33,6 +33,16 @@ func StartUp(t testing.TB, stateDir string, args ...string) *Process {
 	return p
 }
 
+// StartService runs a service of a split deployment on a free port until the test ends, and waits for its ready line; URL is
+// its gRPC address.
+func StartService(t testing.TB, name string, args ...string) *Process {
+	t.Helper()
+	c := GoProgram(t, filepath.Join("services", name, "cmd", name)).With("--listen", "127.0.0.1:0")
+	p := start(t, c.With(args...))
+	p.URL = p.announced(t, `(?m)^ready grpc=(\S+)`)
+	return p
+}
+
 // Up is the command line of [StartUp].
 func Up(t testing.TB, stateDir string, args ...string) Command {
 	t.Helper()

@@ -1,5 +1,5 @@
 // Command echoserver is the MCP server behind every path that the benchmarks compare: tools `echo` (its text back) and
-// `big` (a text of so many bytes), made with go-sdk, on stdio or, with -http ADDR, on streamable HTTP.
+// `big` (a text of so many bytes), and a toolset of jobs, made with go-sdk, on stdio or, with -http ADDR, on streamable HTTP.
 package main
 
 import (
@@ -18,8 +18,11 @@ import (
 
 func main() {
 	addr := flag.String("http", "", "serve streamable HTTP on this address instead of stdio")
+	background := &jobs{}
+	flag.Float64Var(&background.pollAfter, "poll-after", 3600, "when to ask for a job's status again, in seconds")
 	flag.Parse()
 	server := newServer()
+	background.register(server)
 	if *addr == "" {
 		if err := server.Run(context.Background(), &mcp.StdioTransport{}); err != nil {
 			log.Fatal(err)
