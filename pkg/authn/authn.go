@@ -2,7 +2,8 @@
 //
 // A [Principal] is the caller that a listener recognised: by a token of tokens.yaml, or because the listener takes
 // everyone who can reach it. Its roles decide which RPCs it may call, and [Principal.Resolve] decides for which user
-// it may call them. [Tokens] is the content of tokens.yaml.
+// it may call them. Where a toolproxy forwards a call, [Acting] is the principal it forwards it for. [Tokens] is the
+// content of tokens.yaml.
 //
 // The package never sees a token's text longer than it takes to hash it, and keeps no token.
 // Which roles an RPC admits is written in the protos and enforced by pkg/rpc.
@@ -79,6 +80,24 @@ func FromContext(ctx context.Context) (Principal, bool) {
 		return Principal{}, false
 	}
 	return *p, true
+}
+
+type actingKey struct{}
+
+// NewActing returns a context that says whom its call is for, where that is not the caller itself: the principal that a
+// forwarding toolproxy recognised. Only the edge that checked the forwarder sets it.
+func NewActing(ctx context.Context, p *Principal) context.Context {
+	return context.WithValue(ctx, actingKey{}, p)
+}
+
+// Acting returns whom the call that ctx belongs to is for: the principal that a toolproxy forwards it for, else the
+// caller itself. False means that no caller was recognised. What a call may see and change is decided by this principal,
+// never by the caller that carried it.
+func Acting(ctx context.Context) (Principal, bool) {
+	if p, ok := ctx.Value(actingKey{}).(*Principal); ok {
+		return *p, true
+	}
+	return FromContext(ctx)
 }
 
 // MaxScopeBytes is how long a user or thread id may be.

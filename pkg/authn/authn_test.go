@@ -87,3 +87,22 @@ func TestContextCarriesThePrincipal(t *testing.T) {
 		t.Errorf("got %+v, %v", got, ok)
 	}
 }
+
+func TestACallIsForItsCallerUnlessItIsForwarded(t *testing.T) {
+	if _, ok := authn.Acting(t.Context()); ok {
+		t.Error("a bare context acts for somebody")
+	}
+	proxy := authn.Principal{Name: "proxy", Roles: []authn.Role{authn.Toolproxy}, Authenticated: true}
+	ctx := authn.NewContext(t.Context(), &proxy)
+	if got, ok := authn.Acting(ctx); !ok || got.Name != "proxy" {
+		t.Errorf("not forwarded: %+v, %v", got, ok)
+	}
+	alice := authn.Principal{Name: "laptop", Roles: []authn.Role{authn.Agent}, UserID: "alice", Authenticated: true}
+	ctx = authn.NewActing(ctx, &alice)
+	if got, ok := authn.Acting(ctx); !ok || got.Name != "laptop" || got.UserID != "alice" {
+		t.Errorf("forwarded: %+v, %v", got, ok)
+	}
+	if got, ok := authn.FromContext(ctx); !ok || got.Name != "proxy" {
+		t.Errorf("the caller of a forwarded call: %+v, %v", got, ok)
+	}
+}

@@ -45,11 +45,12 @@ type call struct {
 	m      *method
 	ctx    context.Context //nolint:containedctx // a call is the scope of its context
 	caller *authn.Principal
+	acting *authn.Principal // whom caller forwards it for; nil: caller is its own
 	start  time.Time
 	span   trace.Span
 }
 
-// begin recognises the caller and checks its role. The call must be ended whatever begin returns.
+// begin recognises the caller and checks its role, and that of the principal it forwards the call for. The call must be ended whatever begin returns.
 func (s *Server) begin(ctx context.Context, m *method) (call, error) {
 	c := call{s: s, m: m, ctx: ctx, start: time.Now()}
 	if !m.quiet {
@@ -64,6 +65,16 @@ func (s *Server) begin(ctx context.Context, m *method) (call, error) {
 		return c, forbidden(m, caller)
 	}
 	c.ctx = authn.NewContext(c.ctx, caller)
+	c.acting, err = acting(ctx, caller)
+	switch {
+	case err != nil:
+		return c, err
+	case c.acting == nil:
+		return c, nil
+	case !m.rights.admits(c.acting) && m != s.unknown:
+		return c, forbidden(m, c.acting)
+	}
+	c.ctx = authn.NewActing(c.ctx, c.acting)
 	return c, nil
 }
 
@@ -166,9 +177,13 @@ func (c *call) internalMessage() string {
 	return fmt.Sprintf("internal error of %s: see its log", c.s.options.Name)
 }
 
+// callerName returns the caller's name, with that of the principal it acts for in brackets.
 func (c *call) callerName() string {
-	if c.caller == nil {
+	switch {
+	case c.caller == nil:
 		return ""
+	case c.acting != nil:
+		return c.caller.Name + " (" + c.acting.Name + ")"
 	}
 	return c.caller.Name
 }

@@ -14,6 +14,10 @@
 // listener is bound to loopback (see [Listen]) and everyone is agent and operator; the in-process listener of
 // [NewLoopback] is reachable by this process alone and its callers hold every role.
 //
+// A toolproxy forwards calls of agents and operators to the services that answer them. It names the principal it
+// recognised ([ActFor]); a server honours that from a caller with the role toolproxy only, ignores it from anyone else,
+// and demands that the roles of both admit the call. No one becomes a service by being named.
+//
 // # Errors
 //
 // A handler returns errors of pkg/fault. The server turns a fault's kind into a status code and adds
