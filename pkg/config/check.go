@@ -67,5 +67,8 @@ func (c Config) check(from origins) error {
 			return fault.New(fault.ConfigInvalid, "configuration: %s is %q, want %s", from.name(k.key), k.value, k.fix)
 		}
 	}
-	return nil
+	if err := c.checkBounds(from); err != nil {
+		return err
+	}
+	return c.Notifier.checkSinks(from)
 }

@@ -3,8 +3,8 @@
 //
 // A key comes from its flag, else from the variable TOOLHERD_ plus the key in upper snake case, else from the file,
 // else from [Defaults]. The file is read once, at start; an unknown key in it is an error that names a near match.
-// A leading ~ of a path is the user's home directory. Only this package reads the environment for configuration. MCP servers are not configured here but in the files
-// that MCPConfig and discovery name.
+// A leading ~ of a path is the user's home directory. Only this package reads the environment for configuration. MCP
+// servers are not configured here but in the files that MCPConfig and discovery name.
 package config
 
 import "time"
@@ -45,6 +45,8 @@ type Config struct {
 	Peers     Peers     `koanf:"peers"`
 	Registry  Registry  `koanf:"registry"`
 	Toolproxy Toolproxy `koanf:"toolproxy"`
+	Tasks     Tasks     `koanf:"tasks"`
+	Notifier  Notifier  `koanf:"notifier"`
 }
 
 // Auth says who may call.
@@ -141,5 +143,6 @@ func Defaults() Config {
 			Replicas: "one", MaxSessions: 256, StartConcurrency: 8, SessionIdleTimeout: 2 * time.Hour,
 			MaxMessageBytes: 16 << 20,
 		},
+		Tasks: defaultTasks(),
 	}
 }

@@ -204,6 +204,18 @@ func TestEveryKeyCanComeFromTheEnvironment(t *testing.T) {
 			text = "many"
 		case "tls.cert_file", "tls.key_file", "tls.client_ca_file":
 			continue // together only
+		case "tasks.enabled":
+			text = "false"
+		case "tasks.poll_interval", "tasks.lease", "tasks.max_poll_backoff", "tasks.input_required_poll_interval", "notifier.backoff.base":
+			text = "17s"
+		case "tasks.max_result_bytes":
+			text = "64000"
+		case "tasks.result_preview_max_chars":
+			text = "1700"
+		case "notifier.default_sink":
+			text = "events"
+		case "notifier.sinks":
+			text = "[{name: feed, type: stream}]"
 		}
 		if cfg, err := load(t, []string{"TOOLHERD_" + k.env + "=" + text}); err != nil || k.path != "registry.source" && cmp.Equal(cfg, Defaults()) {
 			t.Errorf("TOOLHERD_%s=%s: %v", k.env, text, err)

@@ -84,6 +84,9 @@ func Load(src Source) (Config, error) {
 	if err := k.Load(confmap.Provider(overlay, "."), nil); err != nil {
 		return Config{}, fault.New(fault.ConfigInvalid, "configuration: %v", err)
 	}
+	if err := checkItems(k, from); err != nil {
+		return Config{}, err
+	}
 	if err := unmarshal(k, &cfg, from); err != nil {
 		return Config{}, err
 	}
@@ -124,8 +127,10 @@ func loadFile(k *koanf.Koanf, path string, from origins) error {
 	known, sections := map[string]bool{}, map[string]bool{}
 	for _, key := range keys() {
 		known[key.path] = true
-		if section, _, ok := strings.Cut(key.path, "."); ok {
-			sections[section] = true
+		for i, c := range key.path {
+			if c == '.' {
+				sections[key.path[:i]] = true
+			}
 		}
 	}
 	var unknown []string
@@ -145,11 +150,38 @@ func loadFile(k *koanf.Koanf, path string, from origins) error {
 		return nil
 	}
 	slices.Sort(unknown)
-	msg := fmt.Sprintf("configuration %s: unknown key %q", path, unknown[0])
-	if near := spelling.Nearest(unknown[0], slices.Sorted(maps.Keys(known)), len(unknown[0])/3+1); near != "" {
+	return unknownKey("configuration "+path, unknown[0], slices.Sorted(maps.Keys(known)))
+}
+
+func unknownKey(where, name string, known []string) error {
+	msg := fmt.Sprintf("%s: unknown key %q", where, name)
+	if near := spelling.Nearest(name, known, len(name)/3+1); near != "" {
 		msg += fmt.Sprintf(", did you mean %q?", near)
 	}
 	return fault.New(fault.ConfigInvalid, "%s", msg)
+}
+
+// checkItems refuses unknown keys inside the items of lists of objects.
+func checkItems(k *koanf.Koanf, from origins) error {
+	for _, list := range keys() {
+		if list.items == nil {
+			continue
+		}
+		known := make([]string, len(list.items))
+		for i, item := range list.items {
+			known[i] = item.path
+		}
+		items, _ := k.Get(list.path).([]any)
+		for i, item := range items {
+			given, _ := item.(map[string]any)
+			for _, name := range slices.Sorted(maps.Keys(given)) {
+				if !slices.Contains(known, name) {
+					return unknownKey("configuration: "+from.name(fmt.Sprintf("%s[%d]", list.path, i)), name, known)
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // isNothing reports whether a section of the file is there without anything in it.
@@ -193,10 +225,10 @@ func overlays(fs *pflag.FlagSet, env map[string]string, from origins) (map[strin
 // in YAML, and any other text as it is.
 func (k key) fromText(text string) (any, error) {
 	switch {
-	case k.isObjects:
+	case k.items != nil:
 		var items []any
 		if err := yamlv3.Unmarshal([]byte(text), &items); err != nil {
-			return nil, errors.New("want a list in YAML, such as [{entry: x}]")
+			return nil, fmt.Errorf("want a list in YAML, such as [{%s: x}]", k.items[0].path)
 		}
 		return items, nil
 	case k.list:
@@ -214,6 +246,7 @@ func unmarshal(k *koanf.Koanf, cfg *Config, from origins) error {
 		ErrorUnused:      true, // unknown keys inside the items of a list
 		DecodeHook: mapstructure.ComposeDecodeHookFunc(
 			durationHook,
+			wholeHook,
 			mapstructure.TextUnmarshallerHookFunc(),
 		),
 	}})
@@ -261,20 +294,40 @@ func durationHook(source, target reflect.Type, value any) (any, error) {
 	return d, nil
 }
 
+// wholeHook refuses a fraction or a truth value where a whole number belongs: mapstructure would cut or convert it.
+func wholeHook(source, target reflect.Type, value any) (any, error) {
+	if !isWhole(target.Kind()) || source == target {
+		return value, nil
+	}
+	switch source.Kind() {
+	case reflect.Bool, reflect.Float32, reflect.Float64:
+		return nil, fmt.Errorf("%v is not a whole number", value)
+	}
+	return value, nil
+}
+
+func isWhole(k reflect.Kind) bool { return k >= reflect.Int && k <= reflect.Int64 }
+
 // expandPaths replaces a leading ~ of every path: no shell does it in a file, in a variable or behind a flag's =.
 func (c *Config) expandPaths(home string) {
-	v := reflect.ValueOf(c).Elem()
-	for _, k := range keys() {
-		if !k.isPath {
-			continue
-		}
+	expandFields(reflect.ValueOf(c).Elem(), keys(), home)
+}
+
+func expandFields(v reflect.Value, of []key, home string) {
+	for _, k := range of {
 		f := v.FieldByIndex(k.index)
-		if f.Kind() == reflect.String {
+		switch {
+		case k.items != nil:
+			for i := range f.Len() {
+				expandFields(f.Index(i), k.items, home)
+			}
+		case !k.isPath:
+		case k.list:
+			for i := range f.Len() {
+				f.Index(i).SetString(expandHome(f.Index(i).String(), home))
+			}
+		default:
 			f.SetString(expandHome(f.String(), home))
-			continue
-		}
-		for i := range f.Len() {
-			f.Index(i).SetString(expandHome(f.Index(i).String(), home))
 		}
 	}
 }
