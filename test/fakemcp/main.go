@@ -46,6 +46,8 @@ func run(ctx context.Context, args []string) error {
 	flags.BoolVar(&o.Prime, "prime", false, "HTTP: open event streams with an empty event and a comment")
 	flags.IntVar(&o.LostStatus, "lost-status", 404, "HTTP: status for an unknown session id")
 	flags.StringVar(&o.LostBody, "lost-body", "", "HTTP: body of that answer")
+	flags.StringVar(&o.Journal, "journal", "", "`file` that keeps the jobs; they are in memory without one")
+	flags.BoolVar(&o.PrivateJobs, "private-jobs", false, "know no jobs but those that this process started")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}

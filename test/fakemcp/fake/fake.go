@@ -52,11 +52,16 @@ type Options struct {
 	Exit func(code int)
 	// Stderr is where the tool `stderr` writes; nil leaves that tool out.
 	Stderr io.Writer
+	// Journal is the file that keeps the jobs, see [Record]; empty keeps them in memory.
+	Journal string
+	// PrivateJobs makes a process know the jobs alone that it started itself; the journal is written all the same.
+	PrivateJobs bool
 }
 
 // Server is one fake server: a process's worth of tools, sessions and counts.
 type Server struct {
 	o     Options
+	jobs  *jobs
 	calls sync.WaitGroup // running requests of all sessions
 
 	mu       sync.Mutex
@@ -83,7 +88,7 @@ func New(o Options) *Server {
 	if o.LostBody == "" {
 		o.LostBody = "session not found"
 	}
-	s := &Server{o: o, sessions: map[string]*Session{}, stats: newStats()}
+	s := &Server{o: o, jobs: newJobs(o), sessions: map[string]*Session{}, stats: newStats()}
 	for _, t := range builtin() {
 		switch {
 		case len(o.Only) > 0 && !slices.Contains(o.Only, t.name):
@@ -110,6 +115,9 @@ func (s *Server) Close() {
 		ses.end()
 	}
 	s.calls.Wait()
+	if err := s.jobs.close(); err != nil {
+		s.violated("close the journal of jobs: %v", err)
+	}
 }
 
 // modern reports whether the server speaks 2026-07-28, legacy whether it speaks an older version.

@@ -138,5 +138,5 @@ func (c *call) decode(v any) *rawrpc.Error {
 }
 
 func builtin() []tool {
-	return slices.Concat(byteTools(), callTools(), processTools(), strangeTools())
+	return slices.Concat(byteTools(), callTools(), processTools(), strangeTools(), jobTools())
 }
