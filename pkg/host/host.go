@@ -3,7 +3,7 @@
 // The all-in-one and every split service are hosted alike; only their connections, database and wake-up channel differ.
 //
 //	start:  listeners open ─▶ services run ─▶ all ready ─▶ line "ready grpc=ADDR http=ADDR" on stderr
-//	stop:   not ready ─▶ public calls drain ─▶ services end ─▶ internal calls drain ─▶ database, telemetry
+//	stop:   not ready ─▶ public calls drain ─▶ services end, callers before callees ─▶ internal calls drain ─▶ database, telemetry
 package host
 
 import (

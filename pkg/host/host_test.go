@@ -31,7 +31,7 @@ import (
 func TestMain(m *testing.M) {
 	if os.Getenv("HOST_TEST_STUCK") != "" {
 		os.Exit(Main(Split{Name: "stuck", Listen: "127.0.0.1:0", Build: func(context.Context, *Env) (Serving, error) {
-			return Serving{Services: []Named{{"stuck", stuck{}}}}, nil
+			return Serving{Services: []Named{{Name: "stuck", Service: stuck{}}}}, nil
 		}}))
 	}
 	goleak.VerifyTestMain(m)
@@ -193,7 +193,7 @@ func TestReadyLineComesOnceServicesAreReadyAndNamesTheAddresses(t *testing.T) {
 	done := make(chan error)
 	go func() {
 		done <- env.Serve(ctx, Serving{
-			Services: []Named{{"proxy", service}},
+			Services: []Named{{Name: "proxy", Service: service}},
 			Announce: func(grpcAddr, httpAddr string) error {
 				if strings.Contains(stderr.String(), "ready grpc=") {
 					t.Error("the ready line comes before the announcement")
@@ -260,7 +260,7 @@ func TestAUnixSocketIsAnnouncedAsClientsDialIt(t *testing.T) {
 	announced, done := make(chan string, 1), make(chan error)
 	go func() {
 		done <- env.Serve(ctx, Serving{
-			Services: []Named{{"proxy", service}},
+			Services: []Named{{Name: "proxy", Service: service}},
 			Announce: func(grpcAddr, _ string) error { announced <- grpcAddr; return nil },
 		})
 	}()

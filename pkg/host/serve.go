@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"slices"
@@ -22,13 +23,16 @@ import (
 type Named struct {
 	Name    string
 	Service Service
+	// Stop says when the service is told to end: all of a lower number have ended by then, those of the same number end
+	// together. Who calls a service of the same process has a lower number than that service.
+	Stop int
 }
 
 // Serving is what a process serves.
 type Serving struct {
 	// Services run until the process ends and are registered on its listeners.
 	Services []Named
-	// Tasks run beside the services and end with them.
+	// Tasks run beside the services and end with the last of them.
 	Tasks []run.Task
 	// Loopback, if set, is the listener for peers in this process: internal RPCs are served there and nowhere else.
 	// Without it they are on the one listener, guarded by their roles.
@@ -74,11 +78,7 @@ func (e *Env) Serve(ctx context.Context, s Serving) error {
 		}
 		stages = append(stages, front)
 	}
-	services := slices.Clone(s.Tasks)
-	for _, n := range s.Services {
-		services = append(services, run.Task{Name: n.Name, Run: n.Service.Run})
-	}
-	stages = append(stages, services)
+	stages = append(stages, s.stages()...)
 	if s.Loopback != nil {
 		internal, err := e.internalServer(s)
 		if err != nil {
@@ -106,6 +106,23 @@ func (e *Env) Serve(ctx context.Context, s Serving) error {
 		return s.Ready(ctx)
 	}}
 	return staged(ctx, append([][]run.Task{{ready}}, stages...))
+}
+
+// stages groups the services by when they stop; the tasks are in the last group.
+func (s Serving) stages() [][]run.Task {
+	groups := map[int][]run.Task{}
+	for _, n := range s.Services {
+		groups[n.Stop] = append(groups[n.Stop], run.Task{Name: n.Name, Run: n.Service.Run})
+	}
+	var out [][]run.Task
+	for _, stop := range slices.Sorted(maps.Keys(groups)) {
+		out = append(out, groups[stop])
+	}
+	if len(out) == 0 {
+		return [][]run.Task{slices.Clone(s.Tasks)}
+	}
+	out[len(out)-1] = append(out[len(out)-1], s.Tasks...)
+	return out
 }
 
 // target returns the address in the form that clients dial and --listen takes.

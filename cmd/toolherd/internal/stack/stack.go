@@ -145,8 +145,8 @@ func build(ctx context.Context, env *host.Env) (host.Serving, *grpc.ClientConn, 
 	}
 	return host.Serving{
 		Services: []host.Named{
-			{Name: "registry", Service: reg},
-			{Name: "toolproxy", Service: proxy},
+			{Name: "registry", Service: reg, Stop: 2},
+			{Name: "toolproxy", Service: proxy, Stop: 1},
 			{Name: "taskworker", Service: taskworker.New()},
 			{Name: "notifier", Service: notifier.New()},
 		},
