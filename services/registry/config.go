@@ -32,6 +32,9 @@ type Config struct {
 	// SkipInterceptors are the mcpInterceptors entries that the operator allows to be left out where they cannot be
 	// resolved (`on_unresolved: skip`). Any other one that cannot be resolved puts all http and sse servers in error.
 	SkipInterceptors []string
+	// NoTasks says that durable tasks are switched off. An entry with task_toolsets is then in error; one of the operator's
+	// own files that is there when the registry starts keeps it from starting.
+	NoTasks bool
 }
 
 // Deps are what a registry works with. DB, Wake and Log are required.

@@ -28,6 +28,9 @@
 //
 // # Failure
 //
+// Toolsets without durable tasks in the operator's own files stop the start; in project files, or written later, they are
+// an error of their server.
+//
 // Before its first own publication a registry answers NOT_READY: an older snapshot in the database may hold what is no
 // longer wanted or trusted. A file that breaks keeps its last good content, marked stale. While the database
 // is away the registry goes on serving the snapshot it knows, reports itself as not ready, and catches up by itself.

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/toolherd/toolherd/pkg/backoff"
+	"github.com/toolherd/toolherd/pkg/fault"
 	"github.com/toolherd/toolherd/services/registry/internal/snapshot"
 	"github.com/toolherd/toolherd/services/registry/internal/source"
 	"github.com/toolherd/toolherd/services/registry/internal/verdict"
@@ -41,6 +43,9 @@ func (s *Service) publishLoop(ctx context.Context, published chan<- struct{}) er
 		err := p.runOnce(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
+		}
+		if fault.Is(err, fault.TasksUnavailable) {
+			return err
 		}
 		if err != nil {
 			if !failing {
@@ -91,6 +96,9 @@ func (p *publisher) runOnce(ctx context.Context) error {
 
 func (p *publisher) publish(ctx context.Context, base snapshot.Activation) error {
 	result := p.s.judge.Decide(p.files.Present())
+	if p.last == "" && len(result.NoTasks) > 0 {
+		return errNoTasks(result)
+	}
 	id, content, err := result.Content.Encode()
 	if err != nil {
 		return err
@@ -127,6 +135,17 @@ func (p *publisher) publish(ctx context.Context, base snapshot.Activation) error
 		p.s.log.DebugContext(ctx, "wake-up not sent", "err", err)
 	}
 	return nil
+}
+
+// errNoTasks keeps the registry from starting: what the operator wrote down cannot work as it stands.
+func errNoTasks(r verdict.Result) error {
+	e := r.Content.Find(r.NoTasks[0])
+	others := ""
+	if n := len(r.NoTasks) - 1; n > 0 {
+		others = fmt.Sprintf(" (and %d more)", n)
+	}
+	return fault.New(fault.TasksUnavailable, "server %q%s cannot be used: %s; to mend it: %s", e.Name, others,
+		strings.TrimPrefix(e.Reason, string(fault.TasksUnavailable)+": "), e.FixCommand).With("server", e.Name)
 }
 
 // whatChanged describes content against what was effective before, for the record.

@@ -74,6 +74,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 			TrustProject:     cfg.TrustProjectMCP,
 			TrustCommand:     cfg.trustCommand(),
 			SkipInterceptors: cfg.SkipInterceptors,
+			NoTasks:          cfg.NoTasks,
 			Key:              deps.Key,
 		}),
 		feed: newFeed(store, log),
@@ -115,7 +116,8 @@ func (s *Service) RegisterInternal(r grpc.ServiceRegistrar) {
 }
 
 // Run publishes what the files say and follows what is effective until ctx ends. It returns when both have stopped.
-// It may be called once.
+// It may be called once. It fails with TASKS_UNAVAILABLE where the operator's files ask for durable tasks at the start and
+// there are none.
 func (s *Service) Run(ctx context.Context) error {
 	published := make(chan struct{})
 	return run.All(ctx,

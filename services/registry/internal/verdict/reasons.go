@@ -6,27 +6,30 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/toolherd/toolherd/pkg/fault"
 	"github.com/toolherd/toolherd/pkg/secret"
 	"github.com/toolherd/toolherd/pkg/serverconfig"
 	"github.com/toolherd/toolherd/services/registry/internal/snapshot"
 	"github.com/toolherd/toolherd/services/registry/internal/source"
 )
 
+// noTasks begins the reason of an entry whose toolsets cannot work.
+const noTasks = string(fault.TasksUnavailable) + ": "
+
 // unusable says why a valid, enabled and trusted entry must not be called yet, and what the user can do; or nothing.
 // A landed version is never less safe than the finished one: what narrows or accompanies a call and is not built
 // keeps the server from being called at all.
 func (j *Judge) unusable(e serverconfig.Entry, hasLiterals bool, unresolved []string) (reason, fix string) {
-	fields := e.CredentialLayers()
-	if len(e.TaskToolsets) > 0 {
-		fields = append(fields, "task_toolsets")
-	}
-	switch {
+	switch fields := e.CredentialLayers(); {
 	case len(fields) > 0:
 		return "this version does not support " + strings.Join(fields, ", ") + ", and the server is not called without",
 			"remove " + strings.Join(fields, ", ") + ", or disable the server"
 	case e.Transport.IsRemote() && len(unresolved) > 0:
 		return "calls to http and sse servers must pass mcpInterceptors, and this version cannot resolve " + strings.Join(unresolved, ", "),
 			"remove mcpInterceptors, or set `on_unresolved: skip` for it in toolherd.yaml"
+	case len(e.TaskToolsets) > 0 && j.policy.NoTasks:
+		return noTasks + "it has task_toolsets, and durable tasks are switched off",
+			"set tasks.enabled to true in toolherd.yaml and restart, or remove task_toolsets to use its tools as ordinary ones"
 	case hasLiterals && j.policy.Key == nil:
 		return "has a literal secret, and this registry has no key to keep it under",
 			"set registry.secret_key_file, or refer to a variable as in ${TOKEN}"

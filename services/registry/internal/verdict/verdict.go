@@ -14,6 +14,7 @@ import (
 	"encoding/json"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/toolherd/toolherd/pkg/secret"
 	"github.com/toolherd/toolherd/pkg/serverconfig"
@@ -28,6 +29,8 @@ type Policy struct {
 	TrustCommand string
 	// SkipInterceptors are mcpInterceptors entries that may be left out where they cannot be resolved.
 	SkipInterceptors []string
+	// NoTasks says that there are no durable tasks: entries with task_toolsets are in error.
+	NoTasks bool
 	// Key makes the keyed digests of literal secrets. Without one, an entry that has a literal secret is in error.
 	Key *secret.Key
 }
@@ -49,6 +52,7 @@ type Result struct {
 	Content  snapshot.Content
 	Literals []Literal      // of the active entries
 	Raw      map[string]Raw // by server name
+	NoTasks  []string       // servers of operators' own files that are in error for want of durable tasks, by name
 }
 
 // Judge decides. It remembers the last good definitions, so that it serves one goroutine and one set of files.
@@ -88,7 +92,11 @@ func (j *Judge) Decide(files []source.File) Result {
 		if entry.State == snapshot.Active {
 			out.Literals = append(out.Literals, literals...)
 		}
+		if entry.State == snapshot.Error && entry.Class != snapshot.Project && strings.HasPrefix(entry.Reason, noTasks) {
+			out.NoTasks = append(out.NoTasks, entry.Name)
+		}
 	}
+	slices.Sort(out.NoTasks)
 	out.Content.Servers = append(out.Content.Servers, brokenFiles(files, out.Raw)...)
 	slices.SortFunc(out.Content.Servers, snapshot.Compare)
 	for p := range j.good {

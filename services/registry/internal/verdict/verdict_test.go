@@ -223,7 +223,6 @@ func TestAnEntryThatUsesWhatIsNotBuiltIsInError(t *testing.T) {
 		"headers_from_context": `{"headers":{"X-Key":"key"}}`,
 		"allowed_users":        `["bob"]`,
 		"allowed_roles":        `["agent"]`,
-		"task_toolsets":        `[{"name":"t","submit_tool":"s","status_tool":"q","cancel_tool":"c"}]`,
 	} {
 		t.Run(field, func(t *testing.T) {
 			r := judge(t, verdict.Policy{}).Decide([]source.File{
@@ -240,6 +239,34 @@ func TestAnEntryThatUsesWhatIsNotBuiltIsInError(t *testing.T) {
 		"null":{"url":"https://example.com/mcp","oauth":null,"auth":null,"user_auth":null,"headers_from_context":null},
 		"off":{"url":"https://example.com/mcp","user_auth":{"enabled":false,"users":{"bob":"Bearer x"}},"task_toolsets":[]}}`)})
 	expectStates(t, r, "null: active", "off: active")
+}
+
+// TASK-046, the part of the registry: who may be stopped by it, and who alone.
+func TestToolsetsNeedDurableTasks(t *testing.T) {
+	const set = `"task_toolsets":[{"name":"t","submit_tool":"s","status_tool":"q","cancel_tool":"c"}]`
+	files := []source.File{
+		user(`{"u":{"command":"x",` + set + `},"off":{"command":"x","enabled":false,` + set + `},"none":{"command":"x","task_toolsets":[]},
+		       "login":{"url":"https://example.com","auth":"oauth",` + set + `}}`),
+		project(`{"p":{"command":"x",` + set + `},"q":{"command":"x"}}`),
+		explicit(`{"e":{"url":"https://example.com/mcp",` + set + `}}`),
+	}
+	r := judge(t, verdict.Policy{TrustProject: true}).Decide(files)
+	expectStates(t, r, "e: active", "login: error", "none: active", "off: disabled", "p: active", "q: active", "u: active")
+	if len(r.NoTasks) != 0 {
+		t.Errorf("%v lack tasks", r.NoTasks)
+	}
+
+	r = judge(t, verdict.Policy{TrustProject: true, NoTasks: true}).Decide(files)
+	expectStates(t, r, "e: error", "login: error", "none: active", "off: disabled", "p: error", "q: active", "u: error")
+	for _, name := range []string{"e", "p", "u"} {
+		mentions(t, "reason", find(t, r, name).Reason, "TASKS_UNAVAILABLE", "task_toolsets", find(t, r, name).Source)
+		mentions(t, "fix", find(t, r, name).FixCommand, "tasks.enabled", "remove task_toolsets")
+	}
+	if diff := cmp.Diff([]string{"e", "u"}, r.NoTasks); diff != "" {
+		t.Errorf("servers of operators' files (-want +got):\n%s", diff)
+	}
+	r = judge(t, verdict.Policy{NoTasks: true}).Decide(files[1:2])
+	expectStates(t, r, "p: untrusted", "q: untrusted")
 }
 
 // CRED-021: an update that asks for an unbuilt layer is not an invalid one, so the server does not go on without it.
