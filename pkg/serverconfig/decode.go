@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/toolherd/toolherd/pkg/envref"
 	"github.com/toolherd/toolherd/pkg/serverconfig/strictjson"
 )
 
@@ -230,8 +231,8 @@ func (d *decoder) isConstant(text string) bool {
 	if d.resolved {
 		return true
 	}
-	segments, err := parseReferences(text)
-	return err == nil && !slices.ContainsFunc(segments, func(s segment) bool { return s.name != "" })
+	segments, err := envref.Parse(text)
+	return err == nil && !slices.ContainsFunc(segments, func(s envref.Segment) bool { return s.Name != "" })
 }
 
 // checkHeader returns the problem of a header value that must not be sent.

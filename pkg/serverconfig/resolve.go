@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/toolherd/toolherd/pkg/envref"
 	"github.com/toolherd/toolherd/pkg/secret"
 	"github.com/toolherd/toolherd/pkg/serverconfig/strictjson"
 )
@@ -151,9 +152,9 @@ func (r *resolver) expand(path string, v strictjson.Value) (string, bool) {
 	length := 0
 	r.ordinary[path] = len(values) > 0
 	for _, value := range values {
-		length += len(value.literal)
-		if !slices.Contains(ordinaryVariables, value.name) {
-			r.redact[value.literal] = true
+		length += len(value.Literal)
+		if !slices.Contains(ordinaryVariables, value.Name) {
+			r.redact[value.Literal] = true
 			r.ordinary[path] = false
 		}
 	}
@@ -165,7 +166,7 @@ func (r *resolver) expand(path string, v strictjson.Value) (string, bool) {
 
 // ordinaryVariables hold no credentials, and their values turn up everywhere.
 var ordinaryVariables = []string{
-	"HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "PWD", "TMPDIR", "LANG", "TZ", variableExecutable, variableConfigDir,
+	"HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "PWD", "TMPDIR", "LANG", "TZ", envref.Executable, envref.ConfigDir,
 }
 
 // collect gathers what must not be seen from the places of the resolved entry where secrets are.
@@ -263,13 +264,13 @@ func Variables(raw json.RawMessage) []string {
 	names := map[string]bool{}
 	t, _, _, _ := transportOf(root)
 	for _, v := range references(root, t) {
-		segments, err := parseReferences(v.Text())
+		segments, err := envref.Parse(v.Text())
 		if err != nil {
 			continue
 		}
 		for _, s := range segments {
-			if s.name != "" {
-				names[s.name] = true
+			if s.Name != "" {
+				names[s.Name] = true
 			}
 		}
 	}
