@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -16,7 +17,7 @@ import (
 var (
 	buildFake     = sync.OnceValues(func() (string, error) { return build("test", "fakemcp") })
 	buildEvil     = sync.OnceValues(func() (string, error) { return build("test", "evilmcp") })
-	buildToolherd = sync.OnceValues(func() (string, error) { return build("cmd", "toolherd") })
+	buildToolherd = sync.OnceValues(func() (string, error) { return goBuild(own("cmd/toolherd")) })
 )
 
 // FakeMCP returns the path of the command fakemcp; see [Fake] and [FakeHTTP] for its use.
@@ -67,30 +68,46 @@ func built(t testing.TB, build func() (string, error)) string {
 
 // build compiles the main package in a directory of the repository.
 func build(dir ...string) (string, error) {
-	return goBuild(filepath.Join(dir...), ".", dir[len(dir)-1])
+	return goBuild(recipe{dir: filepath.Join(dir...), pkg: ".", name: dir[len(dir)-1]})
 }
 
-// goBuild compiles a main package, named from a directory of the repository. The path it returns carries the hash of
-// the content, so that a rebuild never changes a program that another process is running.
-func goBuild(dir, pkg, name string, env ...string) (string, error) {
+// recipe says how to build a program.
+type recipe struct {
+	dir, pkg string   // the main package, named from a directory of the repository
+	name     string   // of the program
+	env      []string // NAME=value, besides that of the test
+	race     bool     // with the race detector
+}
+
+// own is the recipe of a program of Toolherd. A test under the race detector puts what it runs under it as well.
+func own(dir string) recipe {
+	return recipe{dir: filepath.FromSlash(dir), pkg: ".", name: path.Base(dir), race: raced}
+}
+
+// goBuild compiles a program. The path it returns carries the hash of the content, so that a rebuild never changes a
+// program that another process is running.
+func goBuild(r recipe) (string, error) {
 	root, err := root()
 	if err != nil {
 		return "", err
 	}
 	cache := filepath.Join(root, ".cache", "go")
-	latest, path := filepath.Join(cache, "latest", name), ""
-	err = locked(filepath.Join(cache, name+".lock"), func() error {
-		cmd := exec.Command("go", "build", "-o", latest, pkg)
-		cmd.Dir = filepath.Join(root, dir)
-		cmd.Env = append(os.Environ(), env...)
+	latest, args, path := filepath.Join(cache, "latest", r.name), []string{"build"}, ""
+	if r.race {
+		latest, args = filepath.Join(cache, "latest-race", r.name), append(args, "-race")
+	}
+	err = locked(latest+".lock", func() error {
+		cmd := exec.Command("go", append(args, "-o", latest, r.pkg)...)
+		cmd.Dir = filepath.Join(root, r.dir)
+		cmd.Env = append(os.Environ(), r.env...)
 		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("go build %s in %s: %w\n%s", pkg, dir, err, out)
+			return fmt.Errorf("go build %s in %s: %w\n%s", r.pkg, r.dir, err, out)
 		}
 		sum, err := hash(latest)
 		if err != nil {
 			return err
 		}
-		path = filepath.Join(cache, sum, name)
+		path = filepath.Join(cache, sum, r.name)
 		if _, err := os.Stat(path); err == nil {
 			return nil
 		}

@@ -12,7 +12,7 @@ var goPrograms sync.Map // directory to func() (string, error)
 // GoProgram builds the main package in a directory of the repository, such as "test/bench/echoserver".
 func GoProgram(t testing.TB, dir string) Command {
 	t.Helper()
-	once, _ := goPrograms.LoadOrStore(dir, sync.OnceValues(func() (string, error) { return goBuild(dir, ".", filepath.Base(dir)) }))
+	once, _ := goPrograms.LoadOrStore(dir, sync.OnceValues(func() (string, error) { return goBuild(own(dir)) }))
 	return Command{Path: built(t, once.(func() (string, error)))}
 }
 
@@ -61,5 +61,5 @@ func Grpcurl(t testing.TB) Command {
 }
 
 var buildGrpcurl = sync.OnceValues(func() (string, error) {
-	return goBuild("tools", "github.com/fullstorydev/grpcurl/cmd/grpcurl", "grpcurl", "GOWORK=off")
+	return goBuild(recipe{dir: "tools", pkg: "github.com/fullstorydev/grpcurl/cmd/grpcurl", name: "grpcurl", env: []string{"GOWORK=off"}})
 })

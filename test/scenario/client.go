@@ -37,6 +37,8 @@ func (h *Herd) Conn(t testing.TB, program, role string) *grpc.ClientConn {
 		program = up
 	}
 	key := program + "/" + role
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if conn := h.conns[key]; conn != nil {
 		return conn
 	}

@@ -1,13 +1,19 @@
 package scenario
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
+	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -24,10 +30,13 @@ type Topology string
 const (
 	SQLite   Topology = "all-in-one on SQLite"
 	Postgres Topology = "all-in-one on Postgres"
-	Split    Topology = "split pair on Postgres"
+	Split    Topology = "split on Postgres"
 )
 
-// The programs of a Herd. Taskworker and notifier are not started unless a test does.
+// Topologies lists all of them.
+func Topologies() []Topology { return []Topology{SQLite, Postgres, Split} }
+
+// The programs of a Herd. A further taskworker or notifier is called taskworker-2 and so on.
 const (
 	up         = "up"
 	registry   = "registry"
@@ -42,8 +51,12 @@ type Options struct {
 	Servers map[string]any
 	// Args are further flags of every program, Env further variables, NAME=value.
 	Args, Env []string
-	// Authenticated gives an all-in-one the tokens and the TLS that a split pair always has.
+	// YAML is the content of every program's toolherd.yaml; without it they have none.
+	YAML string
+	// Authenticated gives an all-in-one the tokens and the TLS that a split deployment always has.
 	Authenticated bool
+	// Workers and Notifiers are how many of each a split deployment has; every all-in-one has one.
+	Workers, Notifiers int
 	// Idle starts no program: the test does.
 	Idle bool
 }
@@ -66,14 +79,16 @@ type Herd struct {
 	tokens    map[string]string
 	started   map[string]*Program
 	addresses map[string]string // by program, fixed by its first start
+	peers     map[string]string // what the others are told instead of a program's address
 	http      map[string]string
+	mu        sync.Mutex // guards conns
 	conns     map[string]*grpc.ClientConn
 }
 
 // Each runs a test in every topology, side by side.
 func Each(t *testing.T, o Options, test func(t *testing.T, h *Herd)) {
 	t.Helper()
-	for _, topology := range []Topology{SQLite, Postgres, Split} {
+	for _, topology := range Topologies() {
 		t.Run(string(topology), func(t *testing.T) {
 			t.Parallel()
 			test(t, New(t, topology, o))
@@ -86,7 +101,7 @@ func New(t testing.TB, topology Topology, o Options) *Herd {
 	t.Helper()
 	h := &Herd{
 		Topology: topology, Dir: t.TempDir(), t: t, o: o,
-		started: map[string]*Program{}, addresses: map[string]string{}, http: map[string]string{}, conns: map[string]*grpc.ClientConn{},
+		started: map[string]*Program{}, addresses: map[string]string{}, peers: map[string]string{}, http: map[string]string{}, conns: map[string]*grpc.ClientConn{},
 	}
 	for _, dir := range []string{"home", "project", "state", "config", "out"} {
 		if err := os.Mkdir(filepath.Join(h.Dir, dir), 0o700); err != nil {
@@ -95,6 +110,9 @@ func New(t testing.TB, topology Topology, o Options) *Herd {
 	}
 	h.Config = h.path("config", "mcp.json")
 	h.Write(t, o.Servers)
+	if o.YAML != "" {
+		h.save(t, h.path("config", "toolherd.yaml"), o.YAML)
+	}
 	if topology != SQLite {
 		h.dsn = dbtest.DSN(t) // dropped after the programs have ended
 	}
@@ -104,6 +122,9 @@ func New(t testing.TB, topology Topology, o Options) *Herd {
 	}
 	if topology == Split {
 		h.save(t, h.path("config", "secret.key"), strings.Repeat("0a1b2c3d", 8))
+		for _, name := range h.programs() {
+			h.reserve(t, name) // each is told where the others will be
+		}
 	}
 	t.Cleanup(func() { h.verifyNothingIsLeft(t) }) // after the clean-ups that stop the programs
 	if !o.Idle {
@@ -112,12 +133,27 @@ func New(t testing.TB, topology Topology, o Options) *Herd {
 	return h
 }
 
-// LaunchAll starts the programs and waits until they serve.
+// LaunchAll starts the programs, all at once, and waits until they serve.
 func (h *Herd) LaunchAll(t testing.TB) {
 	t.Helper()
 	for _, name := range h.programs() {
 		h.Launch(t, name)
+	}
+	for _, name := range h.programs() {
 		h.AwaitReady(t, name)
+	}
+}
+
+// KillAll ends every program with SIGKILL, as a power cut would.
+func (h *Herd) KillAll(t testing.TB) {
+	t.Helper()
+	for _, p := range h.started {
+		if !p.Exited() {
+			p.Signal(t, syscall.SIGKILL)
+		}
+	}
+	for _, p := range h.started {
+		<-p.exited
 	}
 }
 
@@ -165,13 +201,15 @@ func (h *Herd) writeTokens(t testing.TB) {
 		b.WriteString("}\n")
 	}
 	h.save(t, h.path("config", "tokens.yaml"), b.String())
-	h.save(t, h.path("config", "peer.token"), h.tokens["toolproxy"]+"\n")
+	for program, role := range map[string]string{registry: "operator", toolproxy: "toolproxy", taskworker: "worker", notifier: "notifier"} {
+		h.save(t, h.path("config", program+".token"), h.tokens[role]+"\n")
+	}
 }
 
 // StopAll ends the programs in order, the last one first, and waits for that.
 func (h *Herd) StopAll(t testing.TB) {
 	t.Helper()
-	for _, name := range []string{notifier, taskworker, toolproxy, registry, up} {
+	for _, name := range slices.Backward(h.programs()) {
 		if p := h.started[name]; p != nil {
 			p.Stop(t)
 		}
@@ -180,10 +218,50 @@ func (h *Herd) StopAll(t testing.TB) {
 
 // programs lists what the Herd is made of, in the order of a start.
 func (h *Herd) programs() []string {
-	if h.Topology == Split {
-		return []string{registry, toolproxy}
+	if h.Topology != Split {
+		return []string{up}
 	}
-	return []string{up}
+	names := []string{registry, toolproxy}
+	for kind, count := range map[string]int{taskworker: h.o.Workers, notifier: h.o.Notifiers} {
+		for i := range count {
+			names = append(names, nth(kind, i+1))
+		}
+	}
+	slices.Sort(names[2:])
+	return names
+}
+
+// nth names one of several programs of a kind; kindOf is the way back.
+func nth(kind string, n int) string {
+	if n == 1 {
+		return kind
+	}
+	return fmt.Sprintf("%s-%d", kind, n)
+}
+
+func kindOf(program string) string {
+	kind, _, _ := strings.Cut(program, "-")
+	return kind
+}
+
+// reserve fixes a free address for a program that others must know before it runs, and that must be free again after a kill:
+// its port is none that the kernel gives to connections or to listeners on port 0.
+func (h *Herd) reserve(t testing.TB, program string) {
+	t.Helper()
+	const first, count = 18_000, 14_000
+	for range 100 {
+		address := fmt.Sprintf("127.0.0.1:%d", first+rand.IntN(count))
+		l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", address)
+		if err != nil {
+			continue
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		h.addresses[program] = address
+		return
+	}
+	t.Fatalf("no free port of %d..%d", first, first+count-1)
 }
 
 // Launch starts one of the programs, at the address that it had before if it ran already.
@@ -205,35 +283,41 @@ func (h *Herd) Launch(t testing.TB, name string) *Program {
 // Command is the command line of one of the programs.
 func (h *Herd) Command(t testing.TB, name string) partners.Command {
 	t.Helper()
+	kind := kindOf(name)
 	var c partners.Command
-	if name == up {
+	if kind == up {
 		c = partners.Command{Path: partners.Toolherd(t), Args: []string{up}}
 	} else {
-		c = partners.GoProgram(t, filepath.Join("services", name, "cmd", name))
+		c = partners.GoProgram(t, filepath.Join("services", kind, "cmd", kind))
 	}
 	address := h.addresses[name]
 	if address == "" {
 		address = "127.0.0.1:0"
 	}
 	c = c.With("--listen", address, "--http-listen", "127.0.0.1:0", "--state-dir", h.path("state"), "--project", h.path("project"))
-	if name == up || name == registry {
+	if kind == up || kind == registry {
 		c = c.With("--mcp-config", h.Config)
-		if h.dsn != "" {
-			c = c.With("--postgres", h.dsn)
-		}
+	}
+	if h.dsn != "" && kind != toolproxy { // which has no database
+		c = c.With("--postgres", h.dsn)
+	}
+	if h.o.YAML != "" {
+		c = c.With("--config", h.path("config", "toolherd.yaml"))
 	}
 	if h.authority != nil {
 		c = c.With("--tokens-file", h.path("config", "tokens.yaml"), "--tls-cert-file", h.authority.Cert, "--tls-key-file", h.authority.Key)
 	}
 	if h.Topology == Split {
-		c = c.With("--peer-token-file", h.path("config", "peer.token"), "--peer-ca-file", h.authority.CA)
-	}
-	if name == toolproxy {
-		c = c.With("--registry", h.addresses[registry])
+		c = c.With("--peer-token-file", h.path("config", kind+".token"), "--peer-ca-file", h.authority.CA)
+		for _, peer := range []string{registry, toolproxy, taskworker, notifier} {
+			if address := cmp.Or(h.peers[peer], h.addresses[peer]); address != "" {
+				c = c.With("--"+peer, address)
+			}
+		}
 	}
 	c.Dir = h.path("project")
 	c.Env = append(c.Env, "HOME="+h.path("home"))
-	if name == registry {
+	if kind == registry {
 		c.Env = append(c.Env, "TOOLHERD_REGISTRY_SECRET_KEY_FILE="+h.path("config", "secret.key"))
 	}
 	c.Env = append(c.Env, h.o.Env...)

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -87,6 +88,9 @@ func Start(t testing.TB, name, dir string, c partners.Command) *Program {
 	t.Helper()
 	p := begin(t, name, dir, c)
 	t.Cleanup(func() {
+		if strings.Contains(p.Stderr(), "WARNING: DATA RACE") {
+			t.Errorf("%s has a data race", name)
+		}
 		if t.Failed() {
 			t.Logf("standard error of %s:\n%s", name, tail(p.Stderr()))
 		}

@@ -133,11 +133,7 @@ func (f failure) byRole() bool {
 func TestEveryRPCAdmitsItsRolesAndNobodyElse(t *testing.T) {
 	t.Parallel()
 	all := methods(t)
-	split := New(t, Split, Options{})
-	for _, program := range []string{taskworker, notifier} {
-		split.Launch(t, program)
-		split.AwaitReady(t, program)
-	}
+	split := New(t, Split, Options{Workers: 1, Notifiers: 1})
 	one := New(t, SQLite, Options{Authenticated: true})
 	for program, h := range map[string]*Herd{registry: split, toolproxy: split, taskworker: split, notifier: split, up: one} {
 		t.Run(program, func(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"regexp"
@@ -43,19 +42,6 @@ const (
 	registryService  = "toolherd.registry.v1.RegistryService"
 	toolproxyService = "toolherd.toolproxy.v1.ToolProxyService"
 )
-
-// reserve fixes a free address for a program that others must know before it runs.
-func (h *Herd) reserve(t testing.TB, program string) {
-	t.Helper()
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.addresses[program] = l.Addr().String()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-}
 
 // awaitServing waits for the gRPC listener of a program that is not ready yet, and learns its HTTP address.
 func (h *Herd) awaitServing(t testing.TB, program string) {

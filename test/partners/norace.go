@@ -1,0 +1,5 @@
+//go:build !race
+
+package partners
+
+const raced = false
