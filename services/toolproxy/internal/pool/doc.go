@@ -16,5 +16,9 @@
 // that carries no call makes room; where there is none, Get is SESSION_LIMIT. Sessions without a process have a limit
 // of their own.
 //
+// A task may hold a session, with [Lease.Hold]: until the hold ends the session is not idle, makes no room and is not
+// drained, and what ends it is a reset, its wire or the end of the pool. A session whose fingerprint is no longer in force is
+// started for tasks alone, which say so in [Request].
+//
 // The pool never repeats a call. It knows nothing about tools.
 package pool

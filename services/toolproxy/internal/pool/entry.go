@@ -28,10 +28,11 @@ type entry struct {
 	users    int              // callers that wait for it or use it
 	calls    int64
 	lastUse  time.Time
-	retired  bool  // ends with its last caller
-	ended    bool  // no longer in the pool
-	endCause error // why
-	replaced bool  // another entry waits for the end
+	retired  bool                // ends with its last caller and hold
+	tasks    map[string]struct{} // that hold it
+	ended    bool                // no longer in the pool
+	endCause error               // why
+	replaced bool                // another entry waits for the end
 }
 
 // idle reports whether the session could end without hurting anyone.
@@ -136,7 +137,7 @@ func (p *Pool) publish(e *entry, s *session.Session, err error) bool {
 	switch {
 	case e.ended:
 		err = cmp.Or(e.endCause, error(errReset))
-	case err == nil && !p.mayStart(e.key):
+	case err == nil && !p.mayStart(e.key) && !p.held(e, time.Now()):
 		err = errRetired
 	}
 	e.lastUse = time.Now()
@@ -188,6 +189,7 @@ type Info struct {
 	LastUse   time.Time
 	Calls     int64
 	InFlight  int
+	HeldUntil time.Time // zero if no task holds it
 }
 
 // List returns the open sessions by server, user, thread and session id: while one of a former configuration carries its
@@ -195,13 +197,18 @@ type Info struct {
 func (p *Pool) List() []Info {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	now := time.Now()
 	var out []Info
 	for _, e := range p.entries {
 		if e.session != nil {
-			out = append(out, Info{
+			i := Info{
 				Key: e.key, Transport: e.request.Server.Transport, Session: e.session,
 				LastUse: e.lastUse, Calls: e.calls, InFlight: e.users,
-			})
+			}
+			if until := p.heldUntil(e); until.After(now) {
+				i.HeldUntil = until
+			}
+			out = append(out, i)
 		}
 	}
 	slices.SortFunc(out, func(a, b Info) int {

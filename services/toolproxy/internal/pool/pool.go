@@ -35,6 +35,10 @@ type Options struct {
 type Request struct {
 	Server *upstream.Server
 	Scope  authn.Scope // resolved: neither field is empty
+	// Task is the task that asks, if it is one that was submitted under the server's fingerprint: it may be one that is no
+	// longer in force. The task holds the session for HoldFor, its start included.
+	Task    string
+	HoldFor time.Duration
 }
 
 // errStale marks the error of a Get for a configuration that is no longer in force.
@@ -62,12 +66,13 @@ type Pool struct {
 	group   *run.Group // nil outside of Run
 	entries map[upstream.Key]*entry
 	leaving map[*entry]struct{} // not found any more, but not gone yet
+	holds   map[string]hold     // by task; only on entries that are found
 	active  map[string]string   // server → fingerprint that may start; nil before the first SetActive
 }
 
 // New returns an empty pool. It starts nothing.
 func New(o Options) *Pool {
-	return &Pool{o: o, entries: map[upstream.Key]*entry{}, leaving: map[*entry]struct{}{}}
+	return &Pool{o: o, entries: map[upstream.Key]*entry{}, leaving: map[*entry]struct{}{}, holds: map[string]hold{}}
 }
 
 // Run serves until ctx ends, then ends every session and waits for all of them.
@@ -109,8 +114,9 @@ func (p *Pool) sweep(ctx context.Context) {
 func (p *Pool) endIdle(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.lapse(now)
 	for _, e := range p.entries {
-		if e.idle() && now.Sub(e.lastUse) >= p.o.IdleTimeout {
+		if e.idle() && now.Sub(e.lastUse) >= p.o.IdleTimeout && !p.held(e, now) {
 			p.end(e, fault.New(fault.SessionClosed, "the session was idle for %v", p.o.IdleTimeout))
 		}
 	}
@@ -146,13 +152,14 @@ func (p *Pool) enter(r Request) (*entry, error) {
 	if p.group == nil {
 		return nil, errShutdown
 	}
-	if !p.mayStart(key) {
+	if r.Task == "" && !p.mayStart(key) {
 		return nil, errRetired
 	}
 	if e := p.entries[key]; e != nil {
 		if !e.dead() {
 			e.users++
 			e.calls++
+			p.holdFor(e, r)
 			return e, nil
 		}
 		p.end(e, nil) // its wire ended, and its goroutine is about to notice
@@ -160,16 +167,24 @@ func (p *Pool) enter(r Request) (*entry, error) {
 	victim, ok := p.makeRoom(r.Server.Transport)
 	if !ok {
 		return nil, fault.New(fault.SessionLimit,
-			"server %q needs another session, but all %d are in use; try again later or raise toolproxy.max_sessions",
+			"server %q needs another session, but all %d are in use or held by tasks; try again later or raise toolproxy.max_sessions",
 			key.Server, p.limit(r.Server.Transport)).With("server", key.Server)
 	}
 	e := &entry{
-		key: key, request: r, users: 1, calls: 1,
+		key: key, request: r, users: 1, calls: 1, retired: !p.mayStart(key), tasks: map[string]struct{}{},
 		started: make(chan struct{}), ending: make(chan struct{}), gone: make(chan struct{}),
 	}
 	p.entries[key] = e
+	p.holdFor(e, r)
 	p.group.Go("session of "+key.Server, func(ctx context.Context) { p.own(ctx, e, victim) })
 	return e, nil
+}
+
+// holdFor holds e for the task of r, if it is for one. The caller holds the lock.
+func (p *Pool) holdFor(e *entry, r Request) {
+	if r.Task != "" {
+		p.hold(e, r.Task, r.HoldFor)
+	}
 }
 
 // mayStart reports whether the key's fingerprint is the one in force. The caller holds the lock.
@@ -190,14 +205,14 @@ func (p *Pool) makeRoom(t serverconfig.Transport) (victim *entry, ok bool) {
 	sameKind := func(e *entry) bool {
 		return (e.request.Server.Transport == serverconfig.Stdio) == (t == serverconfig.Stdio)
 	}
-	count := 0
+	count, now := 0, time.Now()
 	var oldest, ended *entry
 	for _, e := range p.entries {
 		if !sameKind(e) {
 			continue
 		}
 		count++
-		if e.idle() && (oldest == nil || e.lastUse.Before(oldest.lastUse)) {
+		if e.idle() && !p.held(e, now) && (oldest == nil || e.lastUse.Before(oldest.lastUse)) {
 			oldest = e
 		}
 	}
@@ -224,21 +239,24 @@ func (p *Pool) makeRoom(t serverconfig.Transport) (victim *entry, ok bool) {
 	return victim, true
 }
 
-// SetActive says which fingerprint of each server may have sessions. Others finish the calls they carry and then end;
-// those in their start are torn down at once, and their waiters get an error that [Retired] knows.
+// SetActive says which fingerprint of each server may have sessions. Others finish the calls they carry, and what tasks hold
+// them for, and then end; those in their start are torn down at once, unless a task needs them, and their waiters get an
+// error that [Retired] knows.
 func (p *Pool) SetActive(fingerprints map[string]string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.active = fingerprints
+	now := time.Now()
 	for _, e := range p.entries {
 		e.retired = !p.mayStart(e.key)
-		if e.retired && (e.users == 0 || e.session == nil) {
+		if p.spent(e, now) || e.retired && e.session == nil && !p.held(e, now) {
 			p.end(e, errRetired)
 		}
 	}
 }
 
-// Reset ends the sessions that match, those with calls included, whose callers get SESSION_CLOSED. It returns how many.
+// Reset ends the sessions that match, those with calls and those that tasks hold included; callers get SESSION_CLOSED. It
+// returns how many.
 func (p *Pool) Reset(match func(upstream.Key) bool) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -257,6 +275,7 @@ func (p *Pool) remove(e *entry) {
 	if p.entries[e.key] == e {
 		delete(p.entries, e.key)
 	}
+	p.forget(e)
 	p.leaving[e] = struct{}{}
 }
 
@@ -277,7 +296,7 @@ func (p *Pool) leave(e *entry) {
 	defer p.mu.Unlock()
 	e.users--
 	e.lastUse = time.Now()
-	if e.users == 0 && e.retired {
+	if e.users == 0 && e.retired && !p.held(e, e.lastUse) {
 		p.end(e, errUnwanted)
 	}
 }
