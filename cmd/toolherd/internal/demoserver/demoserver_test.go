@@ -105,7 +105,7 @@ func TestEveryToolIsDescribedAndHasAnObjectSchema(t *testing.T) {
 			t.Errorf("%s has no output schema", tool.Name)
 		}
 	}
-	if diff := cmp.Diff([]string{"add", "counter", "echo", "env_names", "fail", "now", "slow_count"}, names); diff != "" {
+	if diff := cmp.Diff([]string{"add", "counter", "echo", "env_names", "fail", "now", "report_status", "slow_count", "start_report", "stop_report"}, names); diff != "" {
 		t.Error(diff)
 	}
 }
