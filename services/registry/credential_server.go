@@ -34,15 +34,51 @@ func (c *credentialServer) ResolveSecrets(ctx context.Context, req *credentialv1
 	if !c.internal {
 		return nil, errNotHere
 	}
-	entry, err := c.s.resolvable(ctx, snapshot.ID(req.GetSnapshotId()), req.GetServer())
+	refs, err := c.s.refs(ctx, req)
 	if err != nil {
 		return nil, err
 	}
-	secrets, err := c.s.open(ctx, entry.Refs())
+	secrets, err := c.s.open(ctx, refs)
 	if err != nil {
 		return nil, err
 	}
 	return &credentialv1.ResolveSecretsResponse{Secrets: secrets}, nil
+}
+
+// maxRefs bounds how many secrets one request may name.
+const maxRefs = 1000
+
+// refs returns the references to the secrets that are asked for: those that the request names, else those of its entry.
+func (s *Service) refs(ctx context.Context, req *credentialv1.ResolveSecretsRequest) ([]snapshot.Ref, error) {
+	named := req.GetRefs()
+	if len(named) == 0 {
+		entry, err := s.resolvable(ctx, snapshot.ID(req.GetSnapshotId()), req.GetServer())
+		if err != nil {
+			return nil, err
+		}
+		return entry.Refs(), nil
+	}
+	if len(named) > maxRefs {
+		return nil, fault.New(fault.InvalidArguments, "refs: %d of %d at most", len(named), maxRefs)
+	}
+	now, err := s.feed.current()
+	if err != nil {
+		return nil, err
+	}
+	// The snapshot that a task was submitted under may be gone, and its server too: the task goes to its end all the same.
+	// Trust that was revoked ends it.
+	if e := now.content.Find(req.GetServer()); e != nil && e.State == snapshot.Untrusted {
+		return nil, untrusted(e)
+	}
+	refs := make([]snapshot.Ref, len(named))
+	for i, r := range named {
+		refs[i] = snapshot.Ref{Server: req.GetServer(), FieldPath: r.GetFieldPath(), MAC: r.GetMac()}
+	}
+	return refs, nil
+}
+
+func untrusted(e *snapshot.Entry) error {
+	return fault.New(fault.ServerUntrusted, "server %q is not trusted: %s", e.Name, e.Reason).With("server", e.Name)
 }
 
 // resolvable returns the entry of server in the snapshot id if its secrets may be handed out: it was active there, and
@@ -69,7 +105,7 @@ func (s *Service) resolvable(ctx context.Context, id snapshot.ID, server string)
 	case snapshot.Active:
 		return entry, nil
 	case snapshot.Untrusted:
-		return nil, fault.New(fault.ServerUntrusted, "server %q is not trusted: %s", server, entry.Reason).With("server", server)
+		return nil, untrusted(entry)
 	case snapshot.Disabled:
 		return nil, fault.New(fault.ServerDisabled, "server %q is disabled: %s", server, entry.Reason).With("server", server)
 	default:

@@ -775,10 +775,12 @@ func (x *GetAccessTokenResponse) GetCredentialId() string {
 // ResolveSecretsRequest names a server of a snapshot.
 type ResolveSecretsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The snapshot.
+	// The snapshot; not looked at where there are references.
 	SnapshotId string `protobuf:"bytes,1,opt,name=snapshot_id,json=snapshotId,proto3" json:"snapshot_id,omitempty"`
 	// The server's name.
-	Server        string `protobuf:"bytes,2,opt,name=server,proto3" json:"server,omitempty"`
+	Server string `protobuf:"bytes,2,opt,name=server,proto3" json:"server,omitempty"`
+	// The `$secret` references of the entry that a task was submitted under, at most 1000; empty means those of the snapshot.
+	Refs          []*SecretRef `protobuf:"bytes,3,rep,name=refs,proto3" json:"refs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -827,6 +829,68 @@ func (x *ResolveSecretsRequest) GetServer() string {
 	return ""
 }
 
+func (x *ResolveSecretsRequest) GetRefs() []*SecretRef {
+	if x != nil {
+		return x.Refs
+	}
+	return nil
+}
+
+// SecretRef names a stored literal of a server, as a `$secret` reference in its entry does.
+type SecretRef struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Where it stands in the entry, such as `headers.Authorization`.
+	FieldPath string `protobuf:"bytes,1,opt,name=field_path,json=fieldPath,proto3" json:"field_path,omitempty"`
+	// The keyed digest of the literal, so that a changed literal is another one.
+	Mac           string `protobuf:"bytes,2,opt,name=mac,proto3" json:"mac,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SecretRef) Reset() {
+	*x = SecretRef{}
+	mi := &file_toolherd_credential_v1_credential_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SecretRef) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SecretRef) ProtoMessage() {}
+
+func (x *SecretRef) ProtoReflect() protoreflect.Message {
+	mi := &file_toolherd_credential_v1_credential_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SecretRef.ProtoReflect.Descriptor instead.
+func (*SecretRef) Descriptor() ([]byte, []int) {
+	return file_toolherd_credential_v1_credential_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *SecretRef) GetFieldPath() string {
+	if x != nil {
+		return x.FieldPath
+	}
+	return ""
+}
+
+func (x *SecretRef) GetMac() string {
+	if x != nil {
+		return x.Mac
+	}
+	return ""
+}
+
 // ResolveSecretsResponse holds the literals of one server.
 type ResolveSecretsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -838,7 +902,7 @@ type ResolveSecretsResponse struct {
 
 func (x *ResolveSecretsResponse) Reset() {
 	*x = ResolveSecretsResponse{}
-	mi := &file_toolherd_credential_v1_credential_service_proto_msgTypes[12]
+	mi := &file_toolherd_credential_v1_credential_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -850,7 +914,7 @@ func (x *ResolveSecretsResponse) String() string {
 func (*ResolveSecretsResponse) ProtoMessage() {}
 
 func (x *ResolveSecretsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_toolherd_credential_v1_credential_service_proto_msgTypes[12]
+	mi := &file_toolherd_credential_v1_credential_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -863,7 +927,7 @@ func (x *ResolveSecretsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveSecretsResponse.ProtoReflect.Descriptor instead.
 func (*ResolveSecretsResponse) Descriptor() ([]byte, []int) {
-	return file_toolherd_credential_v1_credential_service_proto_rawDescGZIP(), []int{12}
+	return file_toolherd_credential_v1_credential_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ResolveSecretsResponse) GetSecrets() map[string]string {
@@ -934,11 +998,16 @@ const file_toolherd_credential_v1_credential_service_proto_rawDesc = "" +
 	"\fheader_value\x18\x01 \x01(\tB\x03\x80\x01\x01R\vheaderValue\x12;\n" +
 	"\vexpire_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"expireTime\x12#\n" +
-	"\rcredential_id\x18\x03 \x01(\tR\fcredentialId\"P\n" +
+	"\rcredential_id\x18\x03 \x01(\tR\fcredentialId\"\x87\x01\n" +
 	"\x15ResolveSecretsRequest\x12\x1f\n" +
 	"\vsnapshot_id\x18\x01 \x01(\tR\n" +
 	"snapshotId\x12\x16\n" +
-	"\x06server\x18\x02 \x01(\tR\x06server\"\xb0\x01\n" +
+	"\x06server\x18\x02 \x01(\tR\x06server\x125\n" +
+	"\x04refs\x18\x03 \x03(\v2!.toolherd.credential.v1.SecretRefR\x04refs\"<\n" +
+	"\tSecretRef\x12\x1d\n" +
+	"\n" +
+	"field_path\x18\x01 \x01(\tR\tfieldPath\x12\x10\n" +
+	"\x03mac\x18\x02 \x01(\tR\x03mac\"\xb0\x01\n" +
 	"\x16ResolveSecretsResponse\x12Z\n" +
 	"\asecrets\x18\x01 \x03(\v2;.toolherd.credential.v1.ResolveSecretsResponse.SecretsEntryB\x03\x80\x01\x01R\asecrets\x1a:\n" +
 	"\fSecretsEntry\x12\x10\n" +
@@ -965,7 +1034,7 @@ func file_toolherd_credential_v1_credential_service_proto_rawDescGZIP() []byte {
 	return file_toolherd_credential_v1_credential_service_proto_rawDescData
 }
 
-var file_toolherd_credential_v1_credential_service_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_toolherd_credential_v1_credential_service_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_toolherd_credential_v1_credential_service_proto_goTypes = []any{
 	(*BeginLoginRequest)(nil),       // 0: toolherd.credential.v1.BeginLoginRequest
 	(*BeginLoginResponse)(nil),      // 1: toolherd.credential.v1.BeginLoginResponse
@@ -979,39 +1048,41 @@ var file_toolherd_credential_v1_credential_service_proto_goTypes = []any{
 	(*GetAccessTokenRequest)(nil),   // 9: toolherd.credential.v1.GetAccessTokenRequest
 	(*GetAccessTokenResponse)(nil),  // 10: toolherd.credential.v1.GetAccessTokenResponse
 	(*ResolveSecretsRequest)(nil),   // 11: toolherd.credential.v1.ResolveSecretsRequest
-	(*ResolveSecretsResponse)(nil),  // 12: toolherd.credential.v1.ResolveSecretsResponse
-	nil,                             // 13: toolherd.credential.v1.ResolveSecretsResponse.SecretsEntry
-	(*v1.Scope)(nil),                // 14: toolherd.core.v1.Scope
-	(*timestamppb.Timestamp)(nil),   // 15: google.protobuf.Timestamp
+	(*SecretRef)(nil),               // 12: toolherd.credential.v1.SecretRef
+	(*ResolveSecretsResponse)(nil),  // 13: toolherd.credential.v1.ResolveSecretsResponse
+	nil,                             // 14: toolherd.credential.v1.ResolveSecretsResponse.SecretsEntry
+	(*v1.Scope)(nil),                // 15: toolherd.core.v1.Scope
+	(*timestamppb.Timestamp)(nil),   // 16: google.protobuf.Timestamp
 }
 var file_toolherd_credential_v1_credential_service_proto_depIdxs = []int32{
-	14, // 0: toolherd.credential.v1.BeginLoginRequest.scope:type_name -> toolherd.core.v1.Scope
-	15, // 1: toolherd.credential.v1.BeginLoginResponse.expire_time:type_name -> google.protobuf.Timestamp
+	15, // 0: toolherd.credential.v1.BeginLoginRequest.scope:type_name -> toolherd.core.v1.Scope
+	16, // 1: toolherd.credential.v1.BeginLoginResponse.expire_time:type_name -> google.protobuf.Timestamp
 	4,  // 2: toolherd.credential.v1.CompleteLoginResponse.credential:type_name -> toolherd.credential.v1.Credential
-	15, // 3: toolherd.credential.v1.Credential.expire_time:type_name -> google.protobuf.Timestamp
-	14, // 4: toolherd.credential.v1.LogoutRequest.scope:type_name -> toolherd.core.v1.Scope
-	14, // 5: toolherd.credential.v1.ListCredentialsRequest.scope:type_name -> toolherd.core.v1.Scope
+	16, // 3: toolherd.credential.v1.Credential.expire_time:type_name -> google.protobuf.Timestamp
+	15, // 4: toolherd.credential.v1.LogoutRequest.scope:type_name -> toolherd.core.v1.Scope
+	15, // 5: toolherd.credential.v1.ListCredentialsRequest.scope:type_name -> toolherd.core.v1.Scope
 	4,  // 6: toolherd.credential.v1.ListCredentialsResponse.credentials:type_name -> toolherd.credential.v1.Credential
-	14, // 7: toolherd.credential.v1.GetAccessTokenRequest.scope:type_name -> toolherd.core.v1.Scope
-	15, // 8: toolherd.credential.v1.GetAccessTokenResponse.expire_time:type_name -> google.protobuf.Timestamp
-	13, // 9: toolherd.credential.v1.ResolveSecretsResponse.secrets:type_name -> toolherd.credential.v1.ResolveSecretsResponse.SecretsEntry
-	0,  // 10: toolherd.credential.v1.CredentialService.BeginLogin:input_type -> toolherd.credential.v1.BeginLoginRequest
-	2,  // 11: toolherd.credential.v1.CredentialService.CompleteLogin:input_type -> toolherd.credential.v1.CompleteLoginRequest
-	5,  // 12: toolherd.credential.v1.CredentialService.Logout:input_type -> toolherd.credential.v1.LogoutRequest
-	7,  // 13: toolherd.credential.v1.CredentialService.ListCredentials:input_type -> toolherd.credential.v1.ListCredentialsRequest
-	9,  // 14: toolherd.credential.v1.CredentialService.GetAccessToken:input_type -> toolherd.credential.v1.GetAccessTokenRequest
-	11, // 15: toolherd.credential.v1.CredentialService.ResolveSecrets:input_type -> toolherd.credential.v1.ResolveSecretsRequest
-	1,  // 16: toolherd.credential.v1.CredentialService.BeginLogin:output_type -> toolherd.credential.v1.BeginLoginResponse
-	3,  // 17: toolherd.credential.v1.CredentialService.CompleteLogin:output_type -> toolherd.credential.v1.CompleteLoginResponse
-	6,  // 18: toolherd.credential.v1.CredentialService.Logout:output_type -> toolherd.credential.v1.LogoutResponse
-	8,  // 19: toolherd.credential.v1.CredentialService.ListCredentials:output_type -> toolherd.credential.v1.ListCredentialsResponse
-	10, // 20: toolherd.credential.v1.CredentialService.GetAccessToken:output_type -> toolherd.credential.v1.GetAccessTokenResponse
-	12, // 21: toolherd.credential.v1.CredentialService.ResolveSecrets:output_type -> toolherd.credential.v1.ResolveSecretsResponse
-	16, // [16:22] is the sub-list for method output_type
-	10, // [10:16] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	15, // 7: toolherd.credential.v1.GetAccessTokenRequest.scope:type_name -> toolherd.core.v1.Scope
+	16, // 8: toolherd.credential.v1.GetAccessTokenResponse.expire_time:type_name -> google.protobuf.Timestamp
+	12, // 9: toolherd.credential.v1.ResolveSecretsRequest.refs:type_name -> toolherd.credential.v1.SecretRef
+	14, // 10: toolherd.credential.v1.ResolveSecretsResponse.secrets:type_name -> toolherd.credential.v1.ResolveSecretsResponse.SecretsEntry
+	0,  // 11: toolherd.credential.v1.CredentialService.BeginLogin:input_type -> toolherd.credential.v1.BeginLoginRequest
+	2,  // 12: toolherd.credential.v1.CredentialService.CompleteLogin:input_type -> toolherd.credential.v1.CompleteLoginRequest
+	5,  // 13: toolherd.credential.v1.CredentialService.Logout:input_type -> toolherd.credential.v1.LogoutRequest
+	7,  // 14: toolherd.credential.v1.CredentialService.ListCredentials:input_type -> toolherd.credential.v1.ListCredentialsRequest
+	9,  // 15: toolherd.credential.v1.CredentialService.GetAccessToken:input_type -> toolherd.credential.v1.GetAccessTokenRequest
+	11, // 16: toolherd.credential.v1.CredentialService.ResolveSecrets:input_type -> toolherd.credential.v1.ResolveSecretsRequest
+	1,  // 17: toolherd.credential.v1.CredentialService.BeginLogin:output_type -> toolherd.credential.v1.BeginLoginResponse
+	3,  // 18: toolherd.credential.v1.CredentialService.CompleteLogin:output_type -> toolherd.credential.v1.CompleteLoginResponse
+	6,  // 19: toolherd.credential.v1.CredentialService.Logout:output_type -> toolherd.credential.v1.LogoutResponse
+	8,  // 20: toolherd.credential.v1.CredentialService.ListCredentials:output_type -> toolherd.credential.v1.ListCredentialsResponse
+	10, // 21: toolherd.credential.v1.CredentialService.GetAccessToken:output_type -> toolherd.credential.v1.GetAccessTokenResponse
+	13, // 22: toolherd.credential.v1.CredentialService.ResolveSecrets:output_type -> toolherd.credential.v1.ResolveSecretsResponse
+	17, // [17:23] is the sub-list for method output_type
+	11, // [11:17] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_toolherd_credential_v1_credential_service_proto_init() }
@@ -1025,7 +1096,7 @@ func file_toolherd_credential_v1_credential_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_toolherd_credential_v1_credential_service_proto_rawDesc), len(file_toolherd_credential_v1_credential_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -47,8 +47,10 @@ type CredentialServiceClient interface {
 	// GetAccessToken returns a valid access token, refreshed if need be. Internal.
 	// Errors: CREDENTIAL_MISSING, UPSTREAM_UNAUTHENTICATED, UPSTREAM_ERROR.
 	GetAccessToken(ctx context.Context, in *GetAccessTokenRequest, opts ...grpc.CallOption) (*GetAccessTokenResponse, error)
-	// ResolveSecrets returns the literal secrets of one server of a snapshot. Internal.
-	// Errors: SNAPSHOT_NOT_FOUND, SERVER_NOT_FOUND, SERVER_UNTRUSTED, SERVER_DISABLED.
+	// ResolveSecrets returns the literal secrets of one server of a snapshot, or those that references name, which a task
+	// keeps for longer than its snapshot is kept. Internal.
+	// Errors: SNAPSHOT_NOT_FOUND, SERVER_NOT_FOUND, SERVER_UNTRUSTED, SERVER_DISABLED, SERVER_ERROR (a literal that is not
+	// stored). With references only SERVER_UNTRUSTED and SERVER_ERROR: a server that was removed or disabled drains.
 	ResolveSecrets(ctx context.Context, in *ResolveSecretsRequest, opts ...grpc.CallOption) (*ResolveSecretsResponse, error)
 }
 
@@ -140,8 +142,10 @@ type CredentialServiceServer interface {
 	// GetAccessToken returns a valid access token, refreshed if need be. Internal.
 	// Errors: CREDENTIAL_MISSING, UPSTREAM_UNAUTHENTICATED, UPSTREAM_ERROR.
 	GetAccessToken(context.Context, *GetAccessTokenRequest) (*GetAccessTokenResponse, error)
-	// ResolveSecrets returns the literal secrets of one server of a snapshot. Internal.
-	// Errors: SNAPSHOT_NOT_FOUND, SERVER_NOT_FOUND, SERVER_UNTRUSTED, SERVER_DISABLED.
+	// ResolveSecrets returns the literal secrets of one server of a snapshot, or those that references name, which a task
+	// keeps for longer than its snapshot is kept. Internal.
+	// Errors: SNAPSHOT_NOT_FOUND, SERVER_NOT_FOUND, SERVER_UNTRUSTED, SERVER_DISABLED, SERVER_ERROR (a literal that is not
+	// stored). With references only SERVER_UNTRUSTED and SERVER_ERROR: a server that was removed or disabled drains.
 	ResolveSecrets(context.Context, *ResolveSecretsRequest) (*ResolveSecretsResponse, error)
 	mustEmbedUnimplementedCredentialServiceServer()
 }
