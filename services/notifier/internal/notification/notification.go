@@ -4,7 +4,8 @@
 //	   ▲          └─▶ retry ◀─┘
 //	   └─ redrive, newer event ── dead_letter
 //
-// A delivery's fate never changes its task. Time is the database's, everywhere.
+// A delivery's fate never changes its task. Time is the database's, everywhere. The rules are the methods of [Delivery]
+// and hold on every engine.
 package notification
 
 import (
@@ -30,29 +31,35 @@ const (
 	DeadLetter Status = "dead_letter"
 )
 
-// Notification is the delivery of a task's newest event to one sink. A zero time means never.
+// Notification is the delivery of a task's newest event to one sink; while an attempt is under way, of the event that it
+// began with. A zero time means never.
 type Notification struct {
-	ID           string
-	EventID      string // `<task_id>:<event_version>`, of the newest event
-	TaskID       string
-	EventVersion int64
-	Sink         string
-	Scope        authn.Scope
-	Status       Status
-	AttemptCount int // consecutive failures
-	NextAttempt  time.Time
-	LastError    string
-	Created      time.Time // of the event
-	Delivered    time.Time
-	Attempts     []Attempt // newest first; only from Store.Get
+	ID             string
+	EventID        string // `<task_id>:<event_version>`
+	TaskID         string
+	EventVersion   int64
+	WaitingVersion int64 // of a newer event that follows this one; 0 if there is none
+	Sink           string
+	Scope          authn.Scope
+	Status         Status
+	AttemptCount   int // consecutive failures
+	NextAttempt    time.Time
+	LastError      string
+	Created        time.Time // of the event
+	Delivered      time.Time
+	RedriveTime    time.Time // of the last redrive
+	RedriveActor   string    // who wanted it
+	Attempts       []Attempt // newest first, at most MaxAttempts; only from Store.Get
 }
 
 // Attempt is one try.
 type Attempt struct {
-	Time    time.Time
-	Outcome string // delivered, retry, deferred or dead_letter
-	Status  string // of the sink, such as an HTTP status code
-	Excerpt string // of its answer, redacted, at most 1 KiB
+	Number       int64 // within the delivery, from 1
+	EventVersion int64 // of the event that was sent
+	Time         time.Time
+	Outcome      string // delivered, retry, deferred or dead_letter
+	Status       string // of the sink, such as an HTTP status code
+	Excerpt      string // of its answer, redacted, at most 1 KiB
 }
 
 // Event is what a sink is told. It does not change over the attempts to deliver it.
