@@ -138,17 +138,21 @@ type Store interface {
 	Result(ctx context.Context, id string) (json.RawMessage, error)
 	// Versions returns the versions of those tasks that exist.
 	Versions(ctx context.Context, ids []string) (map[string]int64, error)
-	// RequestCancel records the wish once, makes the task due and fences a poll that is under way; a cancel under way keeps
-	// its lease. A final task is returned as it is. Fault: TASK_NOT_FOUND.
+	// RequestCancel records the wish once, makes the task due and fences a poll that is under way, which is waited for; a
+	// cancel under way keeps its lease. A final task is returned as it is. Fault: TASK_NOT_FOUND.
 	RequestCancel(ctx context.Context, id string) (*Task, error)
 
 	// Claim leases up to limit due tasks to worker, by due time, then id, in one statement that skips locked rows.
 	Claim(ctx context.Context, worker string, limit int) ([]Claim, error)
-	// Renew extends leases and returns those that are lost.
+	// Renew extends leases and returns those that are lost. A row that is locked is not lost; it is extended next time.
 	Renew(ctx context.Context, holds []Hold) (lost []Hold, err error)
-	// Settle ends claims with what came of them, in the order given.
+	// Settle ends claims with what came of them, in the order given. Hand in the outcome of a claim that is known to be
+	// lost, too: it is dropped, but a poll that RequestCancel fenced keeps its task from being claimed until it is over,
+	// so that the remote is not called twice at once, and this says that it is. A row that cannot be written is Dropped,
+	// the others are settled, and the error says why.
 	Settle(ctx context.Context, outcomes []Outcome) ([]Settled, error)
-	// Release gives claims back that nothing was done for: they are due at once.
+	// Release gives claims back that nothing was done for: they are due at once. Lost ones are none of its business,
+	// but for a fenced poll, which it frees as Settle does.
 	Release(ctx context.Context, holds []Hold) error
 	// NextDue returns how long it is, from the database's now, until a task is claimable, 0 or less if one is. False: none will be.
 	NextDue(ctx context.Context) (time.Duration, bool, error)

@@ -70,6 +70,7 @@ type Task struct {
 	InputRequired   json.RawMessage
 
 	TrackingDegraded bool
+	LastPollError    string // of the newest poll, empty if that went well; may name addresses, so it is for operators
 	CancelRequested  time.Time
 	NextPoll         time.Time
 	LastPoll         time.Time
