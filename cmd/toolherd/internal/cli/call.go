@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/toolherd/toolherd/cmd/toolherd/internal/terminal"
 	"github.com/toolherd/toolherd/pkg/fault"
 	corev1 "github.com/toolherd/toolherd/proto/gen/toolherd/core/v1"
 	toolproxyv1 "github.com/toolherd/toolherd/proto/gen/toolherd/toolproxy/v1"
@@ -24,7 +24,8 @@ func newCall(s Streams) *cobra.Command {
 	var flags clientFlags
 	var scope scopeFlags
 	var raw string
-	var timeout time.Duration
+	var timeout, ttl time.Duration
+	var requestID, sink string
 	cmd := &cobra.Command{
 		Use:   "call NAME [key=value | key:=json …]",
 		Short: "Call a tool and print its result",
@@ -32,7 +33,9 @@ func newCall(s Streams) *cobra.Command {
 
 key=value is read as the tool's input schema says: text for a string, JSON for anything else. key:=json is always JSON.
 --json gives all arguments at once, token for token; "-" reads them from standard input.
-Progress goes to standard error. The exit status is 1 if the tool reports an error.`,
+Progress goes to standard error. The exit status is 1 if the tool reports an error.
+
+A tool that works in the background answers with a task: 'toolherd tasks watch' follows it.`,
 		Example: `  toolherd call demo_echo text=hello
   toolherd call demo_add a=1 b=2
   toolherd call demo_echo --json '{"text": "hello"}' --output json`,
@@ -51,12 +54,18 @@ Progress goes to standard error. The exit status is 1 if the tool reports an err
 			if timeout < 0 {
 				return usageError{fmt.Errorf("--timeout is %s, want a duration above 0", timeout)}
 			}
+			if ttl < 0 {
+				return usageError{fmt.Errorf("--task-ttl is %s, want a duration above 0", ttl)}
+			}
 			raw, err := rawArguments(s, raw)
 			if err != nil {
 				return err
 			}
 			return withClient(cmd, s, flags, func(ctx context.Context, c *client) error {
-				req := &toolproxyv1.CallToolRequest{Name: args[0], Scope: scope.message()}
+				req := &toolproxyv1.CallToolRequest{Name: args[0], Scope: scope.message(), RequestId: requestID, NotifySink: sink}
+				if ttl > 0 {
+					req.TaskTtl = durationpb.New(ttl)
+				}
 				if timeout > 0 {
 					req.Timeout = durationpb.New(timeout)
 				}
@@ -72,6 +81,9 @@ Progress goes to standard error. The exit status is 1 if the tool reports an err
 				if err != nil {
 					return err
 				}
+				if flags.output == outputTable && out.GetTask() != nil {
+					return c.printHandle(s, out.GetTask(), scope)
+				}
 				return printOutcome(s, flags.output, out)
 			})
 		},
@@ -80,6 +92,9 @@ Progress goes to standard error. The exit status is 1 if the tool reports an err
 	scope.add(cmd)
 	cmd.Flags().StringVar(&raw, "json", "", "all arguments as a JSON object; - reads standard input")
 	cmd.Flags().DurationVar(&timeout, "timeout", 0, "the longest the call may take (default: the server's limit)")
+	cmd.Flags().StringVar(&requestID, "request-id", "", "makes a submit of long work safe to repeat: the same id gives the same task")
+	cmd.Flags().StringVar(&sink, "notify-sink", "", "where the events of a task go (default: notifier.default_sink)")
+	cmd.Flags().DurationVar(&ttl, "task-ttl", 0, "the longest a task may live (default: tasks.max_age)")
 	return cmd
 }
 
@@ -257,9 +272,9 @@ func (c *client) stream(ctx context.Context, s Streams, req *toolproxyv1.CallToo
 		}
 		switch e := msg.GetEvent().(type) {
 		case *toolproxyv1.StreamCallToolResponse_Progress:
-			fmt.Fprintln(s.Err, plain(progressLine(e.Progress)))
+			fmt.Fprintln(s.Err, terminal.Line(progressLine(e.Progress)))
 		case *toolproxyv1.StreamCallToolResponse_Log:
-			fmt.Fprintf(s.Err, "%s: %s\n", plain(e.Log.GetLevel()), plain(e.Log.GetDataJson()))
+			fmt.Fprintf(s.Err, "%s: %s\n", terminal.Line(e.Log.GetLevel()), terminal.Line(e.Log.GetDataJson()))
 		case *toolproxyv1.StreamCallToolResponse_Outcome:
 			encoded = append(encoded, e.Outcome.GetData()...)
 			if !e.Outcome.GetLast() {
@@ -271,73 +286,5 @@ func (c *client) stream(ctx context.Context, s Streams, req *toolproxyv1.CallToo
 			}
 			return out, nil
 		}
-	}
-}
-
-func progressLine(p *toolproxyv1.Progress) string {
-	line := fmt.Sprintf("progress %g", p.GetProgress())
-	if p.Total != nil {
-		line += fmt.Sprintf(" of %g", p.GetTotal())
-	}
-	if p.GetMessage() != "" {
-		line += ": " + p.GetMessage()
-	}
-	return line
-}
-
-func printOutcome(s Streams, form string, out *toolproxyv1.CallToolResponse) error {
-	result := out.GetResult()
-	if form == outputJSON {
-		info, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(out.GetInfo())
-		if err != nil {
-			return err
-		}
-		raw := fmt.Appendf(nil, `{"result":%s,"info":%s}`, result.GetResultJson(), info)
-		if err := printJSON(s.Out, raw); err != nil {
-			return err
-		}
-		var flag struct {
-			IsError bool `json:"isError"`
-		}
-		if json.Unmarshal([]byte(result.GetResultJson()), &flag) == nil && flag.IsError {
-			return errReported
-		}
-		return nil
-	}
-	w := s.Out
-	if result.GetIsError() {
-		w = s.Err
-	}
-	for _, block := range result.GetContent() {
-		fmt.Fprintln(w, blockText(block))
-	}
-	if len(result.GetContent()) == 0 && result.GetStructuredContentJson() != "" {
-		if err := printJSON(w, json.RawMessage(result.GetStructuredContentJson())); err != nil {
-			return err
-		}
-	}
-	if result.GetIsError() {
-		return errReported
-	}
-	return nil
-}
-
-func blockText(block *toolproxyv1.ContentBlock) string {
-	switch b := block.GetBlock().(type) {
-	case *toolproxyv1.ContentBlock_Text:
-		return plainText(b.Text.GetText())
-	case *toolproxyv1.ContentBlock_Image:
-		return fmt.Sprintf("[image %s, %d bytes]", plain(b.Image.GetMimeType()), len(b.Image.GetData()))
-	case *toolproxyv1.ContentBlock_Audio:
-		return fmt.Sprintf("[audio %s, %d bytes]", plain(b.Audio.GetMimeType()), len(b.Audio.GetData()))
-	case *toolproxyv1.ContentBlock_ResourceLink:
-		return fmt.Sprintf("[resource %s]", plain(b.ResourceLink.GetUri()))
-	case *toolproxyv1.ContentBlock_Resource:
-		if text := b.Resource.GetText(); text != "" {
-			return plainText(text)
-		}
-		return fmt.Sprintf("[resource %s, %d bytes]", plain(b.Resource.GetUri()), len(b.Resource.GetBlob()))
-	default:
-		return plainText(block.GetOtherJson())
 	}
 }

@@ -10,12 +10,15 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/toolherd/toolherd/cmd/toolherd/internal/stack"
 	"github.com/toolherd/toolherd/pkg/config"
 	"github.com/toolherd/toolherd/pkg/fault"
 	"github.com/toolherd/toolherd/pkg/rpc"
 	corev1 "github.com/toolherd/toolherd/proto/gen/toolherd/core/v1"
+	notifierv1 "github.com/toolherd/toolherd/proto/gen/toolherd/notifier/v1"
+	taskv1 "github.com/toolherd/toolherd/proto/gen/toolherd/task/v1"
 	toolproxyv1 "github.com/toolherd/toolherd/proto/gen/toolherd/toolproxy/v1"
 )
 
@@ -45,7 +48,21 @@ func clientBase() config.Config {
 // client is a connection to a Toolherd, running elsewhere or composed here.
 type client struct {
 	toolproxyv1.ToolProxyServiceClient
-	composed bool
+	tasks         taskv1.TaskServiceClient
+	notifications notifierv1.NotifierServiceClient
+	health        healthv1.HealthClient
+	address       string // where it was reached; empty if it was composed here
+	composed      bool
+}
+
+func newClient(conn *grpc.ClientConn, address string) *client {
+	return &client{
+		ToolProxyServiceClient: toolproxyv1.NewToolProxyServiceClient(conn),
+		tasks:                  taskv1.NewTaskServiceClient(conn),
+		notifications:          notifierv1.NewNotifierServiceClient(conn),
+		health:                 healthv1.NewHealthClient(conn),
+		address:                address, composed: address == "",
+	}
 }
 
 // withClient connects, runs f and takes everything down again.
@@ -57,10 +74,23 @@ func withClient(cmd *cobra.Command, s Streams, flags clientFlags, f func(ctx con
 	if err != nil {
 		return err
 	}
-	ctx := cmd.Context()
-	addr := flags.addr
+	return connection{cmd, s, flags, cfg}.open(f)
+}
+
+// connection is what a client command was told about whom to ask.
+type connection struct {
+	cmd     *cobra.Command
+	streams Streams
+	flags   clientFlags
+	config  config.Config
+}
+
+// open connects, runs f and takes everything down again.
+func (n connection) open(f func(ctx context.Context, c *client) error) error {
+	ctx := n.cmd.Context()
+	addr := n.flags.addr
 	if addr == "" {
-		running, ok, err := stack.Find(cfg.StateDir)
+		running, ok, err := stack.Find(n.config.StateDir)
 		if err != nil {
 			return err
 		}
@@ -69,8 +99,8 @@ func withClient(cmd *cobra.Command, s Streams, flags clientFlags, f func(ctx con
 		}
 	}
 	if addr == "" {
-		err := stack.Compose(ctx, cfg, s.Err, func(ctx context.Context, conn *grpc.ClientConn) error {
-			return f(ctx, &client{toolproxyv1.NewToolProxyServiceClient(conn), true})
+		err := stack.Compose(ctx, n.config, n.streams.Err, func(ctx context.Context, conn *grpc.ClientConn) error {
+			return f(ctx, newClient(conn, ""))
 		})
 		running, ok := errors.AsType[*stack.RunningError](err)
 		if !ok {
@@ -79,24 +109,25 @@ func withClient(cmd *cobra.Command, s Streams, flags clientFlags, f func(ctx con
 		addr = running.Address.GRPC
 	}
 	for _, name := range composition {
-		if cmd.Flags().Changed(name) {
+		if n.cmd.Flags().Changed(name) {
 			return usageError{fmt.Errorf("--%s is for a composition of its own, but a toolherd runs at %s: leave the flag out to use that one, or give another --state-dir", name, addr)}
 		}
 	}
-	return remote(ctx, addr, s, flags, f)
+	return n.remote(ctx, addr, f)
 }
 
-func remote(ctx context.Context, addr string, s Streams, flags clientFlags, f func(ctx context.Context, c *client) error) (err error) {
+// remote runs f with a connection to the Toolherd at addr.
+func (n connection) remote(ctx context.Context, addr string, f func(ctx context.Context, c *client) error) (err error) {
 	opts := rpc.ClientOptions{MaxMessageBytes: 1 << 30}
-	token, err := callerToken(s, flags)
+	token, err := callerToken(n.streams, n.flags)
 	if err != nil {
 		return err
 	}
 	if token != "" {
 		opts.Token = func() (string, error) { return token, nil }
 	}
-	if flags.caFile != "" {
-		if opts.TLS, err = rpc.ClientTLS(rpc.ClientTLSFiles{CAFile: flags.caFile}, nil); err != nil {
+	if ca := n.flags.caFile; ca != "" {
+		if opts.TLS, err = rpc.ClientTLS(rpc.ClientTLSFiles{CAFile: ca}, nil); err != nil {
 			return err
 		}
 	}
@@ -108,7 +139,7 @@ func remote(ctx context.Context, addr string, s Streams, flags clientFlags, f fu
 		return err
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	return f(ctx, &client{toolproxyv1.NewToolProxyServiceClient(conn), false})
+	return f(ctx, newClient(conn, addr))
 }
 
 func callerToken(s Streams, flags clientFlags) (string, error) {

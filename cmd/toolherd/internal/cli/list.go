@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/toolherd/toolherd/cmd/toolherd/internal/terminal"
 	corev1 "github.com/toolherd/toolherd/proto/gen/toolherd/core/v1"
 	toolproxyv1 "github.com/toolherd/toolherd/proto/gen/toolherd/toolproxy/v1"
 )
@@ -104,7 +105,7 @@ func printTools(s Streams, list *toolproxyv1.ListToolsResponse) error {
 	}
 	for _, srv := range list.GetServers() {
 		if st := srv.GetStatus(); st != corev1.ServerStatus_SERVER_STATUS_OK && st != corev1.ServerStatus_SERVER_STATUS_DISABLED {
-			fmt.Fprintf(s.Err, "server %s is %s: %s\n", plain(srv.GetName()), statusWord(srv), plain(cmp.Or(srv.GetReason(), "no verdict yet")))
+			fmt.Fprintf(s.Err, "server %s is %s: %s\n", terminal.Line(srv.GetName()), statusWord(srv), terminal.Line(cmp.Or(srv.GetReason(), "no verdict yet")))
 		}
 	}
 	return nil
@@ -123,4 +124,16 @@ func (f *scopeFlags) message() *corev1.Scope {
 		return nil
 	}
 	return &corev1.Scope{UserId: f.user, ThreadId: f.thread}
+}
+
+// arguments returns the flags as another command takes them, with a space before each.
+func (f *scopeFlags) arguments() string {
+	out := ""
+	if f.user != "" {
+		out += " --user " + terminal.Line(f.user)
+	}
+	if f.thread != "" {
+		out += " --thread " + terminal.Line(f.thread)
+	}
+	return out
 }

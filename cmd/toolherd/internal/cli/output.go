@@ -7,11 +7,11 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
-	"unicode"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/toolherd/toolherd/cmd/toolherd/internal/terminal"
 	"github.com/toolherd/toolherd/pkg/fault"
 )
 
@@ -56,34 +56,11 @@ func table(w io.Writer, header []string, rows [][]string) error {
 	for _, row := range append([][]string{header}, rows...) {
 		cells := make([]string, len(row))
 		for i, c := range row {
-			cells[i] = plain(c)
+			cells[i] = terminal.Line(c)
 		}
 		fmt.Fprintln(tw, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
 	}
 	return tw.Flush()
-}
-
-// plain replaces what would move a terminal's cursor, change its colours or hide text.
-func plain(s string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t' || r == '\r':
-			return ' '
-		case unicode.IsControl(r) || unicode.Is(unicode.Cf, r):
-			return '\uFFFD'
-		default:
-			return r
-		}
-	}, s)
-}
-
-// plainText is plain for text of several lines.
-func plainText(s string) string {
-	lines := strings.Split(s, "\n")
-	for i, l := range lines {
-		lines[i] = plain(l)
-	}
-	return strings.Join(lines, "\n")
 }
 
 // firstLine cuts a description to its first sentence or line, at most n characters.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/toolherd/toolherd/cmd/toolherd/internal/terminal"
 	"github.com/toolherd/toolherd/pkg/config"
 	"github.com/toolherd/toolherd/pkg/fault"
 	"github.com/toolherd/toolherd/pkg/version"
@@ -49,10 +50,10 @@ func Main(args []string, s Streams) int {
 	case errors.Is(err, errReported):
 		return 1
 	case errors.Is(err, errUsage):
-		fmt.Fprintf(s.Err, "toolherd: %s\nRun 'toolherd --help' for usage.\n", plainText(usageText(err)))
+		fmt.Fprintf(s.Err, "toolherd: %s\nRun 'toolherd --help' for usage.\n", terminal.Text(usageText(err)))
 		return 2
 	default:
-		fmt.Fprintf(s.Err, "toolherd: %s\n", plainText(err.Error()))
+		fmt.Fprintf(s.Err, "toolherd: %s\n", terminal.Text(err.Error()))
 		return 1
 	}
 }
@@ -91,7 +92,8 @@ func newRoot(s Streams) *cobra.Command {
 	root.SetErr(s.Err)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newUp(s), newServers(s), newTools(s), newCall(s), newMigrate(s), newVersion(s), newToken(s), newDemoServer(s))
+	root.AddCommand(newUp(s), newServers(s), newTools(s), newCall(s), newTasks(s), newNotifications(s), newDoctor(s),
+		newMigrate(s), newVersion(s), newToken(s), newDemoServer(s))
 	return root
 }
 

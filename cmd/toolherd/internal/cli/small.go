@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/toolherd/toolherd/cmd/toolherd/internal/demoserver"
 	"github.com/toolherd/toolherd/cmd/toolherd/internal/stack"
 	"github.com/toolherd/toolherd/pkg/authn"
 	"github.com/toolherd/toolherd/pkg/config"
@@ -122,17 +121,6 @@ func tokenEntry(name string, roles []string, userID string, actAsAny bool) (stri
 		b.WriteString("  act_as: any\n")
 	}
 	return b.String(), nil
-}
-
-func newDemoServer(s Streams) *cobra.Command {
-	return &cobra.Command{
-		Use:   "demo-server",
-		Short: "An MCP server on stdio to try things with; Toolherd starts it, see examples/mcp.json",
-		Args:  noArgs("no argument"),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return demoserver.Run(cmd.Context(), s.In, s.Out, demoserver.Options{Version: version.Number})
-		},
-	}
 }
 
 func newMigrate(s Streams) *cobra.Command {

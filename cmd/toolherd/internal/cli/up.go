@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/toolherd/toolherd/cmd/toolherd/internal/stack"
+	"github.com/toolherd/toolherd/cmd/toolherd/internal/terminal"
 	"github.com/toolherd/toolherd/pkg/config"
 	"github.com/toolherd/toolherd/pkg/run"
 	corev1 "github.com/toolherd/toolherd/proto/gen/toolherd/core/v1"
@@ -120,7 +121,7 @@ func (s *summary) take(msg *toolproxyv1.WatchServersResponse) error {
 	for _, name := range msg.GetRemoved() {
 		delete(s.servers, name)
 		if s.printed {
-			if _, err := fmt.Fprintf(s.w, "%s  removed\n", plain(name)); err != nil {
+			if _, err := fmt.Fprintf(s.w, "%s  removed\n", terminal.Line(name)); err != nil {
 				return err
 			}
 		}
@@ -159,7 +160,7 @@ func (s *summary) first() error {
 func (s *summary) line(srv *toolproxyv1.Server) error {
 	cells := serverRow(srv)
 	for i, c := range cells {
-		cells[i] = plain(c)
+		cells[i] = terminal.Line(c)
 	}
 	cells[3] += " tools"
 	_, err := fmt.Fprintln(s.w, strings.TrimSpace(strings.Join(cells, "  ")))

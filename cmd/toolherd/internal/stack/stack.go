@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -61,6 +62,9 @@ func Compose(ctx context.Context, cfg config.Config, stderr io.Writer, f func(ct
 		}})
 	return errors.Join(result, err)
 }
+
+// databaseName is the SQLite file in the state directory.
+const databaseName = "toolherd.db"
 
 type composition struct {
 	stderr   io.Writer
@@ -159,7 +163,7 @@ func build(ctx context.Context, env *host.Env) (host.Serving, *grpc.ClientConn, 
 func openStore(ctx context.Context, env *host.Env) (*db.DB, wake.Bus, error) {
 	c := db.Config{PostgresDSN: env.Config.Postgres}
 	if c.PostgresDSN == "" {
-		c.SQLitePath = filepath.Join(env.Config.StateDir, "toolherd.db")
+		c.SQLitePath = filepath.Join(env.Config.StateDir, databaseName)
 	}
 	store, err := env.DB(ctx, c)
 	if err != nil {
@@ -189,6 +193,26 @@ func Migrate(ctx context.Context, cfg config.Config, stderr io.Writer) (err erro
 	}
 	_, _, err = openStore(ctx, env)
 	return errors.Join(err, env.Close(ctx))
+}
+
+// CheckDatabase reports whether the database of a configuration can be reached and has the schema of this version, and
+// names it. It changes nothing; an SQLite file that does not exist yet is fine.
+func CheckDatabase(ctx context.Context, cfg config.Config) (name string, err error) {
+	c := db.Config{PostgresDSN: cfg.Postgres}
+	if c.PostgresDSN == "" {
+		c.SQLitePath = filepath.Join(cfg.StateDir, databaseName)
+		if _, err := os.Stat(c.SQLitePath); errors.Is(err, fs.ErrNotExist) {
+			return "sqlite " + c.SQLitePath + ", which is made at the first start", nil
+		}
+	}
+	d, err := db.Open(ctx, c)
+	if err != nil {
+		return "", err
+	}
+	if err = d.Ping(ctx); err == nil {
+		err = d.CheckVersion(ctx)
+	}
+	return d.String(), errors.Join(err, d.Close())
 }
 
 // openKey reads the key that encrypts literal secrets, making one in the state directory if none is configured.
