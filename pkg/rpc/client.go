@@ -58,7 +58,7 @@ type ClientOptions struct {
 // Errors of its calls are faults, as the package doc says. Methods declared idempotent are retried on UNAVAILABLE, up to
 // four attempts in all and as the server's pushback asks.
 func Dial(target string, o ClientOptions) (*grpc.ClientConn, error) {
-	if o.Token != nil && o.TLS == nil && !o.InsecurePlaintext && !localTarget(target) {
+	if o.Token != nil && o.TLS == nil && !o.InsecurePlaintext && !LocalTarget(target) {
 		return nil, fmt.Errorf("dial %s: a token would leave the machine in plaintext: set peers.ca_file for TLS, or --insecure-plaintext", target)
 	}
 	return dial(target, o, grpc.WithKeepaliveParams(keepalive.ClientParameters{
@@ -68,8 +68,8 @@ func Dial(target string, o ClientOptions) (*grpc.ClientConn, error) {
 	}))
 }
 
-// localTarget reports whether a target is on this machine by its form alone.
-func localTarget(target string) bool {
+// LocalTarget reports whether a target is on this machine by its form alone.
+func LocalTarget(target string) bool {
 	if strings.HasPrefix(target, "unix:") || strings.HasPrefix(target, "unix-abstract:") {
 		return true
 	}
