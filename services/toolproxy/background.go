@@ -1,29 +1,37 @@
 package toolproxy
 
 import (
-	"context"
-
-	"github.com/toolherd/toolherd/pkg/rpc"
-	toolproxyv1 "github.com/toolherd/toolherd/proto/gen/toolherd/toolproxy/v1"
+	registryv1 "github.com/toolherd/toolherd/proto/gen/toolherd/registry/v1"
+	"github.com/toolherd/toolherd/services/toolproxy/internal/activation"
+	"github.com/toolherd/toolherd/services/toolproxy/internal/background"
+	"github.com/toolherd/toolherd/services/toolproxy/internal/driver"
 )
 
-// background serves BackgroundToolService.
-type background struct {
-	toolproxyv1.UnimplementedBackgroundToolServiceServer
+// drivers returns the drivers of remote tasks, by the names that bindings have for them.
+func drivers(d Deps) (map[string]driver.Driver, error) {
+	badHint, err := background.CountBadHints(d.Telemetry.Metrics, d.Log)
+	if err != nil {
+		return nil, err
+	}
+	return map[string]driver.Driver{
+		driver.OrdinaryName: driver.NewOrdinary(driver.Options{Redact: d.Redactor.Redact, BadHint: badHint}),
+	}, nil
 }
 
-func (background) GetRemoteTask(context.Context, *toolproxyv1.GetRemoteTaskRequest) (*toolproxyv1.GetRemoteTaskResponse, error) {
-	return nil, errNoTasks("GetRemoteTask")
+// newBackground makes what serves workers. The pool and the discovery are there already.
+func (s *Service) newBackground(d Deps, a *activation.Activator, drivers map[string]driver.Driver) {
+	s.bound = background.NewResolver(background.ResolverOptions{Activator: a, Forsake: s.pool.Forsake})
+	s.background = background.New(background.Options{
+		Resolver: s.bound, Pool: s.pool, Drivers: drivers, Suspect: s.discovery.Suspect, Redact: d.Redactor.Redact,
+		Tracer: d.Telemetry.Tracer("github.com/toolherd/toolherd/services/toolproxy"), Log: d.Log.With("service", "toolproxy"),
+	})
 }
 
-func (background) UpdateRemoteTask(context.Context, *toolproxyv1.UpdateRemoteTaskRequest) (*toolproxyv1.UpdateRemoteTaskResponse, error) {
-	return nil, errNoTasks("UpdateRemoteTask")
-}
-
-func (background) CancelRemoteTask(context.Context, *toolproxyv1.CancelRemoteTaskRequest) (*toolproxyv1.CancelRemoteTaskResponse, error) {
-	return nil, errNoTasks("CancelRemoteTask")
-}
-
-func errNoTasks(method string) error {
-	return rpc.Unimplemented(method + ": remote tasks are not built yet")
+// judge returns what turns a snapshot's entries into what may be activated. Background calls follow the snapshot first: a
+// server that is not trusted any more must hold no session when ordinary calls hear of it.
+func (s *Service) judge(a *activation.Activator) func(*registryv1.Snapshot) []*activation.Entry {
+	return func(snapshot *registryv1.Snapshot) []*activation.Entry {
+		s.bound.Follow(snapshot)
+		return a.Judge(snapshot)
+	}
 }

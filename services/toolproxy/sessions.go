@@ -56,6 +56,7 @@ func sessionView(info pool.Info) *toolproxyv1.Session {
 		CallCount: info.Calls,
 		InFlight:  int32(info.InFlight),
 		Pid:       int32(s.PID()),
+		Held:      !info.HeldUntil.IsZero(),
 	}
 	if info.Calls > 0 {
 		out.LastUseTime = timestamppb.New(info.LastUse)

@@ -12,6 +12,7 @@ import (
 	"github.com/toolherd/toolherd/pkg/run"
 	toolproxyv1 "github.com/toolherd/toolherd/proto/gen/toolherd/toolproxy/v1"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/activation"
+	"github.com/toolherd/toolherd/services/toolproxy/internal/background"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/call"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/catalog"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/dial"
@@ -40,11 +41,13 @@ func defaultScope() authn.Scope {
 
 // Service is a toolproxy.
 type Service struct {
-	store     *catalog.Store
-	pool      *pool.Pool
-	discovery *discovery.Discovery
-	caller    *call.Caller
-	guard     *watchdog.Guard
+	store      *catalog.Store
+	pool       *pool.Pool
+	discovery  *discovery.Discovery
+	caller     *call.Caller
+	bound      *background.Resolver
+	background *background.Service
+	guard      *watchdog.Guard
 }
 
 // New returns a toolproxy, or CONFIG_INVALID. It starts nothing.
@@ -82,7 +85,7 @@ func New(c Config, d Deps) (*Service, error) {
 		Log:              log,
 	})
 	s.discovery = discovery.New(discovery.Options{
-		Registry: d.Registry, Judge: activator.Judge, Activate: activator.Activate, Release: activator.Release,
+		Registry: d.Registry, Judge: s.judge(activator), Activate: activator.Activate, Release: activator.Release,
 		Pool: s.pool, Store: s.store, Scope: defaultScope(), Concurrency: c.StartConcurrency,
 		Redact: d.Redactor.Redact, Log: log,
 	})
@@ -90,6 +93,11 @@ func New(c Config, d Deps) (*Service, error) {
 		Store: s.store, Pool: s.pool, Suspect: s.discovery.Suspect, Redact: d.Redactor.Redact,
 		Tracer: d.Telemetry.Tracer("github.com/toolherd/toolherd/services/toolproxy"), Log: log,
 	})
+	drivers, err := drivers(d)
+	if err != nil {
+		return nil, err
+	}
+	s.newBackground(d, activator, drivers)
 	return s, nil
 }
 
@@ -101,7 +109,7 @@ func (s *Service) Register(r grpc.ServiceRegistrar) {
 // RegisterInternal adds all RPCs, those for workers included.
 func (s *Service) RegisterInternal(r grpc.ServiceRegistrar) {
 	s.Register(r)
-	toolproxyv1.RegisterBackgroundToolServiceServer(r, background{})
+	toolproxyv1.RegisterBackgroundToolServiceServer(r, s.background)
 }
 
 // Ready returns nil once there is a snapshot. It depends on no MCP server and, after that, on no peer.
@@ -126,6 +134,7 @@ func (s *Service) Run(ctx context.Context) error {
 		run.Task{Name: "sessions", Run: func(ctx context.Context) error {
 			defer stop()
 			defer s.discovery.Close()
+			defer s.bound.Close()
 			return run.All(ctx,
 				run.Task{Name: "pool", Run: s.pool.Run},
 				run.Task{Name: "discovery", Run: s.discovery.Run},
