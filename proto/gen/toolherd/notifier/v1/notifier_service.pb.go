@@ -122,7 +122,15 @@ type Notification struct {
 	// The attempts, newest first; only in GetNotification.
 	Attempts []*DeliveryAttempt `protobuf:"bytes,11,rep,name=attempts,proto3" json:"attempts,omitempty"`
 	// Whose task it is.
-	Scope         *v1.Scope `protobuf:"bytes,12,opt,name=scope,proto3" json:"scope,omitempty"`
+	Scope *v1.Scope `protobuf:"bytes,12,opt,name=scope,proto3" json:"scope,omitempty"`
+	// The event's number within the task, from 1.
+	EventVersion int64 `protobuf:"varint,13,opt,name=event_version,json=eventVersion,proto3" json:"event_version,omitempty"`
+	// The number of a newer event of the task, which is delivered after this one; 0 if there is none.
+	WaitingEventVersion int64 `protobuf:"varint,14,opt,name=waiting_event_version,json=waitingEventVersion,proto3" json:"waiting_event_version,omitempty"`
+	// When it was last redriven; absent if it never was.
+	RedriveTime *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=redrive_time,json=redriveTime,proto3" json:"redrive_time,omitempty"`
+	// Who did that: the name of the caller's token.
+	RedriveActor  string `protobuf:"bytes,16,opt,name=redrive_actor,json=redriveActor,proto3" json:"redrive_actor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -241,6 +249,34 @@ func (x *Notification) GetScope() *v1.Scope {
 	return nil
 }
 
+func (x *Notification) GetEventVersion() int64 {
+	if x != nil {
+		return x.EventVersion
+	}
+	return 0
+}
+
+func (x *Notification) GetWaitingEventVersion() int64 {
+	if x != nil {
+		return x.WaitingEventVersion
+	}
+	return 0
+}
+
+func (x *Notification) GetRedriveTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RedriveTime
+	}
+	return nil
+}
+
+func (x *Notification) GetRedriveActor() string {
+	if x != nil {
+		return x.RedriveActor
+	}
+	return ""
+}
+
 // DeliveryAttempt is one try.
 type DeliveryAttempt struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -251,7 +287,9 @@ type DeliveryAttempt struct {
 	// The sink's status, such as an HTTP status code; empty if there was none.
 	Status string `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
 	// An excerpt of the answer, redacted, at most 1 KiB.
-	Excerpt       string `protobuf:"bytes,4,opt,name=excerpt,proto3" json:"excerpt,omitempty"`
+	Excerpt string `protobuf:"bytes,4,opt,name=excerpt,proto3" json:"excerpt,omitempty"`
+	// The number of the event that was sent.
+	EventVersion  int64 `protobuf:"varint,5,opt,name=event_version,json=eventVersion,proto3" json:"event_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -312,6 +350,13 @@ func (x *DeliveryAttempt) GetExcerpt() string {
 		return x.Excerpt
 	}
 	return ""
+}
+
+func (x *DeliveryAttempt) GetEventVersion() int64 {
+	if x != nil {
+		return x.EventVersion
+	}
+	return 0
 }
 
 // Sink is where events go.
@@ -1057,7 +1102,7 @@ type AckEventRequest struct {
 	EventId string `protobuf:"bytes,1,opt,name=event_id,json=eventId,proto3" json:"event_id,omitempty"`
 	// The sink it came from; empty means `events`.
 	Sink string `protobuf:"bytes,2,opt,name=sink,proto3" json:"sink,omitempty"`
-	// The group it came to.
+	// The group it came to; empty means the caller's own name.
 	Group         string `protobuf:"bytes,3,opt,name=group,proto3" json:"group,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1366,7 +1411,7 @@ var File_toolherd_notifier_v1_notifier_service_proto protoreflect.FileDescriptor
 
 const file_toolherd_notifier_v1_notifier_service_proto_rawDesc = "" +
 	"\n" +
-	"+toolherd/notifier/v1/notifier_service.proto\x12\x14toolherd.notifier.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1etoolherd/core/v1/options.proto\x1a\x1ctoolherd/core/v1/scope.proto\"\xbb\x04\n" +
+	"+toolherd/notifier/v1/notifier_service.proto\x12\x14toolherd.notifier.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1etoolherd/core/v1/options.proto\x1a\x1ctoolherd/core/v1/scope.proto\"\xf8\x05\n" +
 	"\fNotification\x12'\n" +
 	"\x0fnotification_id\x18\x01 \x01(\tR\x0enotificationId\x12\x19\n" +
 	"\bevent_id\x18\x02 \x01(\tR\aeventId\x12\x17\n" +
@@ -1382,12 +1427,17 @@ const file_toolherd_notifier_v1_notifier_service_proto_rawDesc = "" +
 	"\fdeliver_time\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\vdeliverTime\x12A\n" +
 	"\battempts\x18\v \x03(\v2%.toolherd.notifier.v1.DeliveryAttemptR\battempts\x12-\n" +
-	"\x05scope\x18\f \x01(\v2\x17.toolherd.core.v1.ScopeR\x05scope\"\x8d\x01\n" +
+	"\x05scope\x18\f \x01(\v2\x17.toolherd.core.v1.ScopeR\x05scope\x12#\n" +
+	"\revent_version\x18\r \x01(\x03R\feventVersion\x122\n" +
+	"\x15waiting_event_version\x18\x0e \x01(\x03R\x13waitingEventVersion\x12=\n" +
+	"\fredrive_time\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\vredriveTime\x12#\n" +
+	"\rredrive_actor\x18\x10 \x01(\tR\fredriveActor\"\xb2\x01\n" +
 	"\x0fDeliveryAttempt\x12.\n" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x18\n" +
 	"\aoutcome\x18\x02 \x01(\tR\aoutcome\x12\x16\n" +
 	"\x06status\x18\x03 \x01(\tR\x06status\x12\x18\n" +
-	"\aexcerpt\x18\x04 \x01(\tR\aexcerpt\"\xba\x01\n" +
+	"\aexcerpt\x18\x04 \x01(\tR\aexcerpt\x12#\n" +
+	"\revent_version\x18\x05 \x01(\x03R\feventVersion\"\xba\x01\n" +
 	"\x04Sink\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12\x16\n" +
@@ -1519,38 +1569,39 @@ var file_toolherd_notifier_v1_notifier_service_proto_depIdxs = []int32{
 	20, // 3: toolherd.notifier.v1.Notification.deliver_time:type_name -> google.protobuf.Timestamp
 	2,  // 4: toolherd.notifier.v1.Notification.attempts:type_name -> toolherd.notifier.v1.DeliveryAttempt
 	21, // 5: toolherd.notifier.v1.Notification.scope:type_name -> toolherd.core.v1.Scope
-	20, // 6: toolherd.notifier.v1.DeliveryAttempt.time:type_name -> google.protobuf.Timestamp
-	0,  // 7: toolherd.notifier.v1.ListNotificationsRequest.statuses:type_name -> toolherd.notifier.v1.NotificationStatus
-	1,  // 8: toolherd.notifier.v1.ListNotificationsResponse.notifications:type_name -> toolherd.notifier.v1.Notification
-	1,  // 9: toolherd.notifier.v1.GetNotificationResponse.notification:type_name -> toolherd.notifier.v1.Notification
-	0,  // 10: toolherd.notifier.v1.RedriveFilter.statuses:type_name -> toolherd.notifier.v1.NotificationStatus
-	20, // 11: toolherd.notifier.v1.RedriveFilter.since_time:type_name -> google.protobuf.Timestamp
-	8,  // 12: toolherd.notifier.v1.RedriveNotificationRequest.filter:type_name -> toolherd.notifier.v1.RedriveFilter
-	21, // 13: toolherd.notifier.v1.WatchEventsRequest.scope:type_name -> toolherd.core.v1.Scope
-	13, // 14: toolherd.notifier.v1.WatchEventsResponse.event:type_name -> toolherd.notifier.v1.Event
-	20, // 15: toolherd.notifier.v1.Event.create_time:type_name -> google.protobuf.Timestamp
-	3,  // 16: toolherd.notifier.v1.ListSinksResponse.sinks:type_name -> toolherd.notifier.v1.Sink
-	20, // 17: toolherd.notifier.v1.ResumeSinkRequest.since_time:type_name -> google.protobuf.Timestamp
-	3,  // 18: toolherd.notifier.v1.ResumeSinkResponse.sink:type_name -> toolherd.notifier.v1.Sink
-	4,  // 19: toolherd.notifier.v1.NotifierService.ListNotifications:input_type -> toolherd.notifier.v1.ListNotificationsRequest
-	6,  // 20: toolherd.notifier.v1.NotifierService.GetNotification:input_type -> toolherd.notifier.v1.GetNotificationRequest
-	9,  // 21: toolherd.notifier.v1.NotifierService.RedriveNotification:input_type -> toolherd.notifier.v1.RedriveNotificationRequest
-	11, // 22: toolherd.notifier.v1.NotifierService.WatchEvents:input_type -> toolherd.notifier.v1.WatchEventsRequest
-	14, // 23: toolherd.notifier.v1.NotifierService.AckEvent:input_type -> toolherd.notifier.v1.AckEventRequest
-	16, // 24: toolherd.notifier.v1.NotifierService.ListSinks:input_type -> toolherd.notifier.v1.ListSinksRequest
-	18, // 25: toolherd.notifier.v1.NotifierService.ResumeSink:input_type -> toolherd.notifier.v1.ResumeSinkRequest
-	5,  // 26: toolherd.notifier.v1.NotifierService.ListNotifications:output_type -> toolherd.notifier.v1.ListNotificationsResponse
-	7,  // 27: toolherd.notifier.v1.NotifierService.GetNotification:output_type -> toolherd.notifier.v1.GetNotificationResponse
-	10, // 28: toolherd.notifier.v1.NotifierService.RedriveNotification:output_type -> toolherd.notifier.v1.RedriveNotificationResponse
-	12, // 29: toolherd.notifier.v1.NotifierService.WatchEvents:output_type -> toolherd.notifier.v1.WatchEventsResponse
-	15, // 30: toolherd.notifier.v1.NotifierService.AckEvent:output_type -> toolherd.notifier.v1.AckEventResponse
-	17, // 31: toolherd.notifier.v1.NotifierService.ListSinks:output_type -> toolherd.notifier.v1.ListSinksResponse
-	19, // 32: toolherd.notifier.v1.NotifierService.ResumeSink:output_type -> toolherd.notifier.v1.ResumeSinkResponse
-	26, // [26:33] is the sub-list for method output_type
-	19, // [19:26] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	20, // 6: toolherd.notifier.v1.Notification.redrive_time:type_name -> google.protobuf.Timestamp
+	20, // 7: toolherd.notifier.v1.DeliveryAttempt.time:type_name -> google.protobuf.Timestamp
+	0,  // 8: toolherd.notifier.v1.ListNotificationsRequest.statuses:type_name -> toolherd.notifier.v1.NotificationStatus
+	1,  // 9: toolherd.notifier.v1.ListNotificationsResponse.notifications:type_name -> toolherd.notifier.v1.Notification
+	1,  // 10: toolherd.notifier.v1.GetNotificationResponse.notification:type_name -> toolherd.notifier.v1.Notification
+	0,  // 11: toolherd.notifier.v1.RedriveFilter.statuses:type_name -> toolherd.notifier.v1.NotificationStatus
+	20, // 12: toolherd.notifier.v1.RedriveFilter.since_time:type_name -> google.protobuf.Timestamp
+	8,  // 13: toolherd.notifier.v1.RedriveNotificationRequest.filter:type_name -> toolherd.notifier.v1.RedriveFilter
+	21, // 14: toolherd.notifier.v1.WatchEventsRequest.scope:type_name -> toolherd.core.v1.Scope
+	13, // 15: toolherd.notifier.v1.WatchEventsResponse.event:type_name -> toolherd.notifier.v1.Event
+	20, // 16: toolherd.notifier.v1.Event.create_time:type_name -> google.protobuf.Timestamp
+	3,  // 17: toolherd.notifier.v1.ListSinksResponse.sinks:type_name -> toolherd.notifier.v1.Sink
+	20, // 18: toolherd.notifier.v1.ResumeSinkRequest.since_time:type_name -> google.protobuf.Timestamp
+	3,  // 19: toolherd.notifier.v1.ResumeSinkResponse.sink:type_name -> toolherd.notifier.v1.Sink
+	4,  // 20: toolherd.notifier.v1.NotifierService.ListNotifications:input_type -> toolherd.notifier.v1.ListNotificationsRequest
+	6,  // 21: toolherd.notifier.v1.NotifierService.GetNotification:input_type -> toolherd.notifier.v1.GetNotificationRequest
+	9,  // 22: toolherd.notifier.v1.NotifierService.RedriveNotification:input_type -> toolherd.notifier.v1.RedriveNotificationRequest
+	11, // 23: toolherd.notifier.v1.NotifierService.WatchEvents:input_type -> toolherd.notifier.v1.WatchEventsRequest
+	14, // 24: toolherd.notifier.v1.NotifierService.AckEvent:input_type -> toolherd.notifier.v1.AckEventRequest
+	16, // 25: toolherd.notifier.v1.NotifierService.ListSinks:input_type -> toolherd.notifier.v1.ListSinksRequest
+	18, // 26: toolherd.notifier.v1.NotifierService.ResumeSink:input_type -> toolherd.notifier.v1.ResumeSinkRequest
+	5,  // 27: toolherd.notifier.v1.NotifierService.ListNotifications:output_type -> toolherd.notifier.v1.ListNotificationsResponse
+	7,  // 28: toolherd.notifier.v1.NotifierService.GetNotification:output_type -> toolherd.notifier.v1.GetNotificationResponse
+	10, // 29: toolherd.notifier.v1.NotifierService.RedriveNotification:output_type -> toolherd.notifier.v1.RedriveNotificationResponse
+	12, // 30: toolherd.notifier.v1.NotifierService.WatchEvents:output_type -> toolherd.notifier.v1.WatchEventsResponse
+	15, // 31: toolherd.notifier.v1.NotifierService.AckEvent:output_type -> toolherd.notifier.v1.AckEventResponse
+	17, // 32: toolherd.notifier.v1.NotifierService.ListSinks:output_type -> toolherd.notifier.v1.ListSinksResponse
+	19, // 33: toolherd.notifier.v1.NotifierService.ResumeSink:output_type -> toolherd.notifier.v1.ResumeSinkResponse
+	27, // [27:34] is the sub-list for method output_type
+	20, // [20:27] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_toolherd_notifier_v1_notifier_service_proto_init() }
