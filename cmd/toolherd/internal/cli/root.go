@@ -93,7 +93,7 @@ func newRoot(s Streams) *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(newUp(s), newServers(s), newTools(s), newCall(s), newTasks(s), newNotifications(s), newDoctor(s),
-		newMigrate(s), newVersion(s), newToken(s), newDemoServer(s))
+		newMigrate(s), newVersion(s), newToken(s), newSetup(s), newDemo(s), newDemoServer(s))
 	return root
 }
 
