@@ -1,0 +1,75 @@
+package pgstore_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/toolherd/toolherd/pkg/db"
+	"github.com/toolherd/toolherd/pkg/db/dbtest"
+	"github.com/toolherd/toolherd/pkg/outbox"
+	"github.com/toolherd/toolherd/services/taskworker/internal/task"
+	"github.com/toolherd/toolherd/services/taskworker/internal/task/pgstore"
+	"github.com/toolherd/toolherd/services/taskworker/internal/task/tasktest"
+)
+
+func TestConformance(t *testing.T) {
+	tasktest.Run(t, func(t *testing.T, p task.Policy) tasktest.Bench { return bench(dbtest.Postgres(t), p) })
+}
+
+// What PgBouncer in transaction mode needs: no statement is kept in a session.
+//
+// TASK-054
+func TestConformanceWithoutPreparedStatements(t *testing.T) {
+	for _, mode := range []string{"exec", "simple_protocol"} {
+		t.Run(mode, func(t *testing.T) {
+			tasktest.Run(t, func(t *testing.T, p task.Policy) tasktest.Bench {
+				d, err := db.Open(t.Context(), db.Config{PostgresDSN: dbtest.DSN(t) + "&default_query_exec_mode=" + mode})
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { d.Close() })
+				return bench(d, p)
+			})
+		})
+	}
+}
+
+func bench(d *db.DB, p task.Policy) tasktest.Bench {
+	exec := func(t *testing.T, statement string, args ...any) {
+		t.Helper()
+		if _, err := d.Pool().Exec(t.Context(), statement, args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return tasktest.Bench{
+		Store: pgstore.New(d.Pool(), p),
+		Pass: func(t *testing.T, by time.Duration) {
+			t.Helper()
+			for table, columns := range tasktest.Times() {
+				for _, c := range columns {
+					exec(t, "update "+table+" set "+c+" = "+c+" - $1::bigint * interval '1 millisecond'", by.Milliseconds())
+				}
+			}
+		},
+		Events: func(t *testing.T) (events []outbox.Event) {
+			t.Helper()
+			if err := pgx.BeginFunc(t.Context(), d.Pool(), func(tx pgx.Tx) (err error) {
+				events, err = outbox.TakePostgres(t.Context(), tx, 1000)
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
+			return events
+		},
+		Count: func(t *testing.T, table string) (n int) {
+			t.Helper()
+			if err := d.Pool().QueryRow(t.Context(), "select count(*) from "+table).Scan(&n); err != nil {
+				t.Fatal(err)
+			}
+			return n
+		},
+		Exec: func(t *testing.T, statement string) { t.Helper(); exec(t, statement) },
+	}
+}
