@@ -25,8 +25,8 @@ const actingKey = "toolherd-acting"
 const maxActingBytes = 2 << 10
 
 // ActFor returns a context whose outgoing calls are made for the principal that the call of ctx is for, as
-// [authn.Acting] says: for a process that forwards calls which another one answers. The server at the other end
-// honours that if it knows this process as a toolproxy; its handlers then find the principal by authn.Acting.
+// [authn.Acting] says: for a process that forwards calls which another one answers. The package doc says when the server at
+// the other end honours that; its handlers then find the principal by authn.Acting.
 //
 // Service roles stay behind, since a token of Toolherd's own processes is for the process it was given to. Errors:
 // FORBIDDEN for a principal that is neither agent nor operator, INVALID_ARGUMENTS for one with a name that is too long.

@@ -14,6 +14,8 @@ import (
 	"github.com/toolherd/toolherd/pkg/authn"
 	"github.com/toolherd/toolherd/pkg/fault"
 	"github.com/toolherd/toolherd/pkg/rpc"
+	notifierv1 "github.com/toolherd/toolherd/proto/gen/toolherd/notifier/v1"
+	registryv1 "github.com/toolherd/toolherd/proto/gen/toolherd/registry/v1"
 	taskv1 "github.com/toolherd/toolherd/proto/gen/toolherd/task/v1"
 )
 
@@ -208,8 +210,8 @@ func TestServiceRolesAreNotForwarded(t *testing.T) {
 	}
 }
 
-// The roles of both must admit a call: a toolproxy does not lend its own.
-func TestTheRolesOfBothAdmitAForwardedCall(t *testing.T) {
+// Whom a call is for decides whether it is admitted: a toolproxy lends nobody its own roles, and passes on those of others.
+func TestTheRolesOfThePrincipalAdmitAForwardedCall(t *testing.T) {
 	text, sum := authn.NewToken()
 	var out logged
 	s := newServer(t, rpc.ServerOptions{Tokens: tokens(t, "- {name: proxy, sha256: "+sum+", roles: [toolproxy]}"), Log: out.log()})
@@ -221,19 +223,43 @@ func TestTheRolesOfBothAdmitAForwardedCall(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+text)
-	if _, err := taskv1.NewTaskIntakeServiceClient(conn).ReserveTask(ctx, nil); fault.KindOf(err) != fault.Unimplemented {
-		t.Errorf("a toolproxy for itself: %v", err)
+	bare := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+text)
+	as := func(roles ...authn.Role) context.Context {
+		ctx, err := rpc.ActFor(authn.NewContext(bare, &authn.Principal{Name: "somebody", Roles: roles}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ctx
 	}
-	operator := authn.Anonymous()
-	ctx, err = rpc.ActFor(authn.NewContext(ctx, &operator))
-	if err != nil {
-		t.Fatal(err)
+	list := func(ctx context.Context) error {
+		_, err := notifierv1.NewNotifierServiceClient(conn).ListNotifications(ctx, &notifierv1.ListNotificationsRequest{})
+		return err
 	}
-	if _, err := taskv1.NewTaskIntakeServiceClient(conn).ReserveTask(ctx, nil); !fault.Is(err, fault.Forbidden) {
-		t.Errorf("a toolproxy's own method for an operator: %v", err)
+	reserve := func(ctx context.Context) error {
+		_, err := taskv1.NewTaskIntakeServiceClient(conn).ReserveTask(ctx, &taskv1.ReserveTaskRequest{})
+		return err
 	}
-	if !strings.Contains(out.String(), "proxy (anonymous)") {
+	get := func(ctx context.Context) error {
+		_, err := registryv1.NewRegistryServiceClient(conn).GetConfig(ctx, &registryv1.GetConfigRequest{})
+		return err
+	}
+	reached := func(err error) bool { return fault.KindOf(err) == fault.Unimplemented }
+	for name, tt := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"an operator's method, for an operator":            {list(as(authn.Operator)), true},
+		"an operator's method, for an agent":               {list(as(authn.Agent)), false},
+		"an operator's method, for nobody":                 {list(bare), false},
+		"a toolproxy's method, for nobody":                 {reserve(bare), true},
+		"a toolproxy's method, where naming has no effect": {reserve(as(authn.Agent)), true},
+		"a service that is not forwarded, for an operator": {get(as(authn.Operator)), false},
+	} {
+		if reached(tt.err) != tt.want || !tt.want && !fault.Is(tt.err, fault.Forbidden) {
+			t.Errorf("%s: %v", name, tt.err)
+		}
+	}
+	if !strings.Contains(out.String(), "proxy (somebody)") {
 		t.Errorf("the log does not say for whom:\n%s", out.String())
 	}
 }

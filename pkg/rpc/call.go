@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -50,7 +51,7 @@ type call struct {
 	span   trace.Span
 }
 
-// begin recognises the caller and checks its role, and that of the principal it forwards the call for. The call must be ended whatever begin returns.
+// begin recognises the caller, and the principal it forwards the call for, and checks the role of whom the call is for. The call must be ended whatever begin returns.
 func (s *Server) begin(ctx context.Context, m *method) (call, error) {
 	c := call{s: s, m: m, ctx: ctx, start: time.Now()}
 	if !m.quiet {
@@ -61,20 +62,20 @@ func (s *Server) begin(ctx context.Context, m *method) (call, error) {
 		return c, err
 	}
 	c.caller = caller
-	if !m.rights.admits(caller) && m != s.unknown {
-		return c, forbidden(m, caller)
+	principal := caller
+	if m.rights.forwarded {
+		if c.acting, err = acting(ctx, caller); err != nil {
+			return c, err
+		}
+		principal = cmp.Or(c.acting, caller)
+	}
+	if !m.rights.admits(principal) && m != s.unknown {
+		return c, forbidden(m, principal)
 	}
 	c.ctx = authn.NewContext(c.ctx, caller)
-	c.acting, err = acting(ctx, caller)
-	switch {
-	case err != nil:
-		return c, err
-	case c.acting == nil:
-		return c, nil
-	case !m.rights.admits(c.acting) && m != s.unknown:
-		return c, forbidden(m, c.acting)
+	if c.acting != nil {
+		c.ctx = authn.NewActing(c.ctx, c.acting)
 	}
-	c.ctx = authn.NewActing(c.ctx, c.acting)
 	return c, nil
 }
 

@@ -14,9 +14,10 @@
 // listener is bound to loopback (see [Listen]) and everyone is agent and operator; the in-process listener of
 // [NewLoopback] is reachable by this process alone and its callers hold every role.
 //
-// A toolproxy forwards calls of agents and operators to the services that answer them. It names the principal it
-// recognised ([ActFor]); a server honours that from a caller with the role toolproxy only, ignores it from anyone else,
-// and demands that the roles of both admit the call. No one becomes a service by being named.
+// A toolproxy forwards calls of TaskService and NotifierService to the processes that answer them, and names the
+// principal it recognised ([ActFor]). A server honours that in these services, from a caller with the role toolproxy, and
+// ignores it elsewhere and from anyone else. The principal's roles decide then: a toolproxy lends nobody its own, and
+// nobody becomes a service by being named.
 //
 // # Errors
 //

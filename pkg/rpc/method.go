@@ -16,6 +16,7 @@ import (
 // rights say who may call a method and what may be done with a call of it.
 type rights struct {
 	known      bool         // a descriptor of the method is linked into this process
+	forwarded  bool         // a toolproxy may make a call of it for a principal that it names
 	open       bool         // any recognised caller may call it
 	roles      []authn.Role // one of these is needed; none means that nobody may
 	idempotent bool         // a repeated call does no harm
@@ -52,7 +53,7 @@ func rightsOf(method string) rights {
 	if md == nil {
 		return rights{}
 	}
-	r := rights{known: true, open: openService(service)}
+	r := rights{known: true, open: openService(service), forwarded: forwardedService(service)}
 	options, ok := md.Options().(*descriptorpb.MethodOptions)
 	if !ok {
 		return r
@@ -76,6 +77,11 @@ func openService(name string) bool {
 	return name == "grpc.health.v1.Health" ||
 		name == "grpc.reflection.v1.ServerReflection" ||
 		name == "grpc.reflection.v1alpha.ServerReflection"
+}
+
+// forwardedService reports whether toolproxies forward the calls of a service, so that one address is enough for an agent.
+func forwardedService(name string) bool {
+	return name == "toolherd.task.v1.TaskService" || name == "toolherd.notifier.v1.NotifierService"
 }
 
 func roleOf(r corev1.Role) (authn.Role, bool) {
