@@ -34,7 +34,7 @@ type Binding struct {
 	Connection  string          `json:"connection"`  // serverconfig.Fingerprint of Public
 	SnapshotID  string          `json:"snapshot_id"` // under which it was submitted, for the record
 	Toolset     Toolset         `json:"toolset"`
-	Public      json.RawMessage `json:"entry"` // public JSON of the server's entry
+	Public      json.RawMessage `json:"entry"` // public JSON of the server's entry, without what is about listing its tools
 }
 
 // Toolset is the kind of task, with the tools' names on their server.
@@ -69,7 +69,7 @@ type Origin struct {
 func New(o Origin) *Binding {
 	return &Binding{
 		Version: version, Driver: o.Driver, Server: o.Server, SourceClass: o.SourceClass,
-		Connection: serverconfig.Fingerprint(o.Public), SnapshotID: o.SnapshotID, Toolset: o.Toolset, Public: o.Public,
+		Connection: serverconfig.Fingerprint(o.Public), SnapshotID: o.SnapshotID, Toolset: o.Toolset, Public: pruned(o.Public),
 	}
 }
 

@@ -13,6 +13,32 @@ import (
 // limits are those of an entry in public form, generously.
 var limits = strictjson.Limits{Bytes: 16 << 20, Depth: 4 * serverconfig.MaxDepth}
 
+// kept are the keys of an entry that a binding keeps: what decides about the connection.
+var kept = []string{
+	"type", "transport", "command", "args", "env", "cwd", "url", "headers", "session_scope", "era",
+	"tool_call_timeout", "tool_call_max_timeout", "session_init_timeout", "task_toolsets",
+	"oauth", "auth", "user_auth", "headers_from_context", "login_scope", "allowed_users", "allowed_roles",
+}
+
+// pruned returns what a binding keeps of an entry.
+func pruned(public json.RawMessage) json.RawMessage {
+	root, err := strictjson.Parse(public, limits)
+	if err != nil {
+		return public // Entry reports it
+	}
+	fields := map[string]string{}
+	for key, v := range root.Members() {
+		if slices.Contains(kept, key) {
+			fields[key] = v.Raw()
+		}
+	}
+	out, err := canonical(fields)
+	if err != nil {
+		return public
+	}
+	return out
+}
+
 // Entry returns the public JSON of the entry that background calls connect with, given today's entry of the server's name
 // in the same form, or nothing. Transport, command or URL, working directory, limits and tools are those of the binding.
 // Today's credentials take the place of the bound ones where today's entry leads to the same place: a command with the same
