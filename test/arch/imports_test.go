@@ -1,6 +1,8 @@
 package arch
 
 import (
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -34,15 +36,19 @@ var rules = []rule{
 		why: "the product does not depend on its system tests"},
 	{from: "services/toolproxy", deny: []string{module + "pkg/db", module + "pkg/wake", module + "migrations"}, tests: true,
 		why: "toolproxy has no database: killed and restarted it serves the same tools"},
-	{from: "services/taskworker", deny: []string{"github.com/modelcontextprotocol", module + "pkg/serverconfig", module + "pkg/safehttp"}, tests: true,
-		why: "taskworker talks no MCP and reads no server entry"},
+	{from: "services/taskworker", deny: []string{"github.com/modelcontextprotocol", module + "pkg/serverconfig", module + "pkg/safehttp", "os/exec", "net/http"},
+		why: "taskworker talks no MCP, starts nothing and reads no server entry"},
 	{from: "services/notifier", deny: []string{"github.com/modelcontextprotocol", module + "pkg/serverconfig"}, tests: true,
 		why: "notifier talks no MCP and reads no server entry"},
 	{from: "services/registry", deny: []string{"github.com/modelcontextprotocol"}, tests: true,
 		why: "registry calls no tool"},
+	{from: "", deny: []string{module + "pkg/outbox"}, except: []string{"pkg/outbox", "services/taskworker", "services/notifier"}, tests: true,
+		why: "taskworker appends to the outbox, notifier takes from it, and nobody else knows it"},
 	{from: "", deny: []string{"google.golang.org/grpc/codes", "google.golang.org/grpc/status"}, except: []string{"pkg/rpc"},
 		why: "errors are faults; status codes are made in pkg/rpc alone"},
-	{from: "", deny: []string{"github.com/jackc/pgx"}, except: []string{"pkg/db", "pkg/wake", "pkg/outbox", "services/registry/internal/*/pgstore", "services/taskworker/internal/*/pgstore", "services/notifier/internal/*/pgstore"},
+	{from: "", deny: []string{"github.com/jackc/pgx"}, except: []string{"pkg/db", "pkg/wake", "pkg/outbox", "services/registry/internal/*/pgstore", "services/taskworker/internal/*/pgstore", "services/notifier/internal/*/pgstore",
+		// The suite of the notifier's stores begins the transactions in which taskworker appends events.
+		"services/notifier/internal/*/notificationtest"},
 		why: "nothing above pgstore knows the Postgres driver"},
 	{from: "", deny: []string{"modernc.org/sqlite"}, except: []string{"pkg/db", "pkg/outbox", "services/registry/internal/*/litestore", "services/taskworker/internal/*/litestore", "services/notifier/internal/*/litestore"},
 		why: "nothing above litestore knows the SQLite driver"},
@@ -62,6 +68,41 @@ func TestImportsFollowTheHouse(t *testing.T) {
 				if slices.ContainsFunc(r.deny, func(d string) bool { return denies(d, imp) }) {
 					t.Errorf("%s imports %s: %s", f.path, imp, r.why)
 				}
+			}
+		}
+	}
+}
+
+// reach forbids what a service must not even reach through others.
+var reach = []struct {
+	dir  string
+	deny []string
+	why  string
+}{
+	{"services/taskworker", []string{"github.com/modelcontextprotocol", module + "pkg/serverconfig", module + "pkg/safehttp", module + "services/toolproxy"},
+		"taskworker opens no connection to an MCP server and starts none: remote tasks are toolproxy's"},
+	{"services/notifier", []string{"github.com/modelcontextprotocol", module + "pkg/serverconfig", module + "services/taskworker"},
+		"notifier knows events, not tasks nor servers"},
+	{"services/toolproxy", []string{"github.com/jackc/pgx", "modernc.org/sqlite", "github.com/pressly/goose", module + "pkg/outbox"},
+		"toolproxy has no database"},
+}
+
+// TASK-052: what taskworker does to remote tasks it asks of BackgroundToolService, since it can do nothing else.
+func TestServicesReachOnlyWhatIsTheirs(t *testing.T) {
+	for _, r := range reach {
+		cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", ".")
+		cmd.Dir = filepath.Join(root(t), filepath.FromSlash(r.dir))
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("list what %s depends on: %v", r.dir, err)
+		}
+		deps := strings.Fields(string(out))
+		if !slices.Contains(deps, "google.golang.org/grpc") {
+			t.Fatalf("%s depends on %d packages and not on gRPC: the list is wrong", r.dir, len(deps))
+		}
+		for _, dep := range deps {
+			if slices.ContainsFunc(r.deny, func(d string) bool { return denies(d, dep) }) {
+				t.Errorf("%s reaches %s: %s", r.dir, dep, r.why)
 			}
 		}
 	}

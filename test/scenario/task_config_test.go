@@ -83,7 +83,7 @@ func TestTaskServersThatAreDownHinderNobody(t *testing.T) {
 				"jobs": s.entry(), "down": down, "plain": partners.Fake(t).Entry(),
 				"lacks": toolset(map[string]any{"url": s.Jobs.URL}, "cancel_tool", "stop_job"),
 				// Filters do not hide a toolset's tools from itself.
-				"filtered": with(s.entry(), "disabled_tools", []string{fakemcp.JobStatus, fakemcp.CancelJob}),
+				"filtered": with(s.entry(), "disabledTools", []string{fakemcp.JobStatus, fakemcp.CancelJob}),
 			}
 			s.Write(t, servers)
 			s.LaunchAll(t)
