@@ -8,7 +8,6 @@
 package activation
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -46,6 +45,8 @@ type Options struct {
 	MaxNameLength int
 	// ManyReplicas says that a stdio session may be reached through this proxy or through another.
 	ManyReplicas bool
+	// NoTasks is why there are no durable tasks, with the next step: entries with toolsets are refused. Empty if there are.
+	NoTasks string
 	// SkipInterceptors lists interceptors that may be left out where they cannot be resolved; may be nil.
 	SkipInterceptors []string
 	Log              *slog.Logger
@@ -74,6 +75,11 @@ type Entry struct {
 
 	wire   *registryv1.ServerEntry
 	config serverconfig.Entry
+}
+
+// Public returns the entry as the snapshot has it, without secrets, and the class of the file that defines it.
+func (e *Entry) Public() (entry json.RawMessage, class string) {
+	return json.RawMessage(e.wire.GetEntryJson()), e.wire.GetSourceClass()
 }
 
 // Startable reports whether the entry may be activated.
@@ -152,8 +158,8 @@ func (a *Activator) examine(e *Entry, problems []serverconfig.Problem) {
 		e.refuse("its entry is empty")
 	case len(layers) > 0:
 		e.refuse(fmt.Sprintf("its entry uses %s, which this version does not support; it is not called without", strings.Join(layers, ", ")))
-	case len(e.config.TaskToolsets) > 0:
-		e.refuse("TASKS_UNAVAILABLE: its entry has task_toolsets, and this version has no durable tasks; remove them to use its tools as ordinary ones")
+	case len(e.config.TaskToolsets) > 0 && a.o.NoTasks != "":
+		e.refuse(string(fault.TasksUnavailable) + ": its entry has task_toolsets, and " + a.o.NoTasks)
 	case a.o.ManyReplicas && e.config.Transport == serverconfig.Stdio && e.config.SessionScope != serverconfig.ScopeShared:
 		e.refuse("a stdio session lives in one proxy, and toolproxy.replicas is many; set its session_scope to shared, or replicas to one")
 	}
@@ -190,27 +196,7 @@ func problemText(p *registryv1.Problem) string {
 
 // Activate resolves an entry of a snapshot. The error is a fault that names field and variable, or the registry.
 func (a *Activator) Activate(ctx context.Context, snapshotID string, e *Entry) (*upstream.Server, error) {
-	public := json.RawMessage(e.wire.GetEntryJson())
-	var literals map[string]string
-	if bytes.Contains(public, []byte(`"$secret"`)) {
-		bounded, cancel := context.WithTimeout(ctx, secretsTimeout)
-		defer cancel()
-		r, err := a.o.Credentials.ResolveSecrets(bounded, &credentialv1.ResolveSecretsRequest{SnapshotId: snapshotID, Server: e.Name})
-		if err != nil {
-			return nil, fault.New(fault.ServerError, "the registry did not hand out the secrets of server %q: %v", e.Name, err).Because(err)
-		}
-		literals = r.GetSecrets()
-	}
-	resolved, err := serverconfig.Resolve(e.config, public, a.o.Environment(), literals)
-	if err != nil {
-		return nil, err
-	}
-	s, err := a.server(e, resolved)
-	if err != nil {
-		return nil, err
-	}
-	a.o.Redactor.Add(s.Secrets...)
-	return s, nil
+	return a.activate(ctx, e, &credentialv1.ResolveSecretsRequest{SnapshotId: snapshotID, Server: e.Name})
 }
 
 // secrets returns the values of a server that must not be seen. Where programs are looked for is not among them, though it

@@ -17,6 +17,7 @@ func (a *Activator) rules(e *Entry) catalog.Rules {
 		Prefix:    c.ToolNamePrefix,
 		Filter:    catalog.Filter{Allowed: c.AllowedTools, Disabled: c.DisabledTools},
 		MaxLength: a.o.MaxNameLength,
+		Toolsets:  c.TaskToolsets,
 		Routing:   func(original string) *toolproxyv1.Routing { return routing(c.Routing, c.Tools[original]) },
 	}
 }

@@ -7,9 +7,12 @@
 // where the entry says so, in [A-Za-z0-9_-] and within the length limit. Where two tools would get one name, the first by
 // (server, own name) keeps it and the other gets a suffix made of its server and own name, so that restarts and the order
 // of discovery change nothing. Calls are routed by the stored (server, own name); a name is never taken apart for that.
+//
+// Of the tools of a toolset agents see the one that submits: those that follow a task are hidden, and cannot be called.
 package catalog
 
 import (
+	"encoding/json"
 	"slices"
 	"strings"
 	"time"
@@ -17,6 +20,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/toolherd/toolherd/pkg/serverconfig"
 	corev1 "github.com/toolherd/toolherd/proto/gen/toolherd/core/v1"
 	toolproxyv1 "github.com/toolherd/toolherd/proto/gen/toolherd/toolproxy/v1"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/upstream"
@@ -37,6 +41,8 @@ type Source struct {
 	Stale      bool
 	Warnings   []string
 	Upstream   *upstream.Server // how to call it; nil where it cannot be called
+	Class      string           // of the file that defines it
+	Public     json.RawMessage  // its entry as the snapshot has it, without secrets: what tasks are bound to
 	Tools      Contribution
 	Listed     bool // Tools are served; otherwise their names only explain what happened to them
 }
@@ -57,6 +63,9 @@ type Tool struct {
 	Server   *Server
 	View     *toolproxyv1.Tool // as ListTools shows it; never changed
 	Size     int               // of View in a message, in bytes
+
+	// Toolset is set for a tool that submits a durable task: how that is followed.
+	Toolset *serverconfig.TaskToolset
 }
 
 // Catalog is everything that is served at one time. It is immutable.
@@ -206,11 +215,11 @@ func (c *Catalog) freeName(s *Server, t candidate) string {
 
 func newTool(name string, s *Server, t candidate) *Tool {
 	view := &toolproxyv1.Tool{
-		Name: name, OriginalName: t.def.Name, Server: s.Name, Title: t.def.Title, Description: t.def.Description,
+		Name: name, OriginalName: t.def.Name, Server: s.Name, Title: t.def.Title, Description: t.describe(),
 		InputSchemaJson: t.def.InputSchema, OutputSchemaJson: t.def.OutputSchema,
 		AnnotationsJson: t.def.Annotations, MetaJson: t.def.Meta, Routing: t.routing,
 	}
-	return &Tool{Name: name, Original: t.def.Name, Server: s, View: view, Size: proto.Size(view)}
+	return &Tool{Name: name, Original: t.def.Name, Server: s, View: view, Size: proto.Size(view), Toolset: t.toolset}
 }
 
 func (s *Server) view(collisions []string) *toolproxyv1.Server {

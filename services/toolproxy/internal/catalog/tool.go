@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/toolherd/toolherd/pkg/serverconfig"
 	toolproxyv1 "github.com/toolherd/toolherd/proto/gen/toolherd/toolproxy/v1"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/jsonrpc"
 )
@@ -93,6 +94,8 @@ type Rules struct {
 	Prefix    bool // visible names begin with the server's
 	Filter    Filter
 	MaxLength int // of a visible name in bytes, at least 16
+	// Toolsets name the tools of durable tasks by their own names. They count whatever Filter says.
+	Toolsets []serverconfig.TaskToolset
 	// Routing returns the hints for the tool with this original name, or nil where routing is off.
 	Routing func(original string) *toolproxyv1.Routing
 }
@@ -109,6 +112,7 @@ type candidate struct {
 	visible string
 	def     *Definition
 	routing *toolproxyv1.Routing
+	toolset *serverconfig.TaskToolset // set for its submit tool
 }
 
 // Contribute applies the rules of a server to its tools.
@@ -132,10 +136,12 @@ func Contribute(r Rules, defs []Definition) Contribution {
 		seen[d.Name] = true
 		names = append(names, d.Name)
 		visible := visibleName(r.Server, d.Name, r.Prefix, r.MaxLength)
-		if !f.keeps(r.Server+"_"+d.Name, d.Name, visible) {
+		keep := f.keeps(r.Server+"_"+d.Name, d.Name, visible)
+		set, follows := r.role(d.Name)
+		if !keep || follows {
 			continue
 		}
-		t := candidate{visible: visible, def: d}
+		t := candidate{visible: visible, def: d, toolset: set}
 		if r.Routing != nil {
 			t.routing = r.Routing(d.Name)
 		}

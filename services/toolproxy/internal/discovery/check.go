@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
+	"github.com/toolherd/toolherd/pkg/fault"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/catalog"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/link"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/pool"
@@ -21,6 +24,7 @@ type result struct {
 	warnings []string
 	ttl      time.Duration // how long the list holds; 0 if the server does not say
 	err      error
+	unbound  bool // its toolsets cannot work, so that no list of its tools is served
 }
 
 // check activates the server, starts its session if need be and lists its tools, within its session_init_timeout.
@@ -39,6 +43,12 @@ func (m *monitor) check(ctx context.Context) result {
 	default:
 	}
 
+	rules := m.rules()
+	if len(rules.Toolsets) > 0 {
+		if err := m.d.o.Tasks(); err != nil {
+			return result{err: err, unbound: true}
+		}
+	}
 	up, err := m.activate(ctx)
 	if err != nil {
 		return result{err: err}
@@ -57,7 +67,11 @@ func (m *monitor) check(ctx context.Context) result {
 	lives := false
 	switch {
 	case err == nil:
-		return read(up.Name, lease.Session(), list)
+		r := read(up.Name, lease.Session(), list)
+		if missing := rules.MissingTaskTools(r.tools); len(missing) > 0 {
+			r.session, r.err, r.unbound = nil, errMissing(missing), true
+		}
+		return r
 	case ctx.Err() != nil: // it hangs, and would hang for others
 		err = context.Cause(ctx)
 		lease.Discard()
@@ -67,6 +81,22 @@ func (m *monitor) check(ctx context.Context) result {
 		lives = true
 	}
 	return result{err: err, lives: lives}
+}
+
+// rules returns what the entry says about the server's tools.
+func (m *monitor) rules() catalog.Rules {
+	m.d.mu.Lock()
+	defer m.d.mu.Unlock()
+	return m.entry.Rules
+}
+
+func errMissing(tools []string) error {
+	names := make([]string, len(tools))
+	for i, t := range tools {
+		names[i] = strconv.Quote(t)
+	}
+	return fault.New(fault.ServerError, "task_toolsets names %s, which the server does not list; correct the names, or the server",
+		strings.Join(names, ", "))
 }
 
 // activate resolves the entry, once.
@@ -110,6 +140,9 @@ func read(server string, s *session.Session, list session.Listing) result {
 
 // explain turns the error of a check into a reason for people and the server's last output.
 func (d *Discovery) explain(err error) (reason, tail string) {
+	if fault.Is(err, fault.TasksUnavailable) {
+		return d.o.Redact(string(fault.TasksUnavailable) + ": " + err.Error()), ""
+	}
 	if w, ok := errors.AsType[link.Witness](err); ok {
 		return d.o.Redact(w.Error()), d.o.Redact(w.LastWords())
 	}

@@ -32,6 +32,9 @@ type Options struct {
 	Store   *catalog.Store
 	// Scope is whose sessions the checks use.
 	Scope authn.Scope
+	// Tasks returns nil while durable tasks may be submitted, or why that is switched off. Servers with toolsets are in error
+	// with that.
+	Tasks func() error
 	// Concurrency is the most checks at once, > 0.
 	Concurrency int
 	// Redact removes secrets from reasons.
@@ -245,6 +248,17 @@ func (d *Discovery) Suspect(server string) {
 	d.mu.Unlock()
 	if ok {
 		nudge(m.changed)
+	}
+}
+
+// TasksChanged asks for a check of the servers with toolsets, since Options.Tasks says something else. It does not wait.
+func (d *Discovery) TasksChanged() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, m := range d.monitors {
+		if m.cancel != nil && len(m.entry.Rules.Toolsets) > 0 {
+			nudge(m.wake)
+		}
 	}
 }
 

@@ -15,5 +15,8 @@
 // nobody but those who wait for one of the slots, and ends with the server's session_init_timeout. The last good list of
 // a server that fails is served, marked stale, until three checks in a row have failed.
 //
+// Toolsets are held against the whole list. A server that lacks one of their tools is in error and serves nothing, and so
+// is one that has toolsets while durable tasks are switched off; both are tried again like any other failure.
+//
 // An entry whose fingerprint stays keeps its session, its list and its verdict whatever else changes about it.
 package discovery

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/toolherd/toolherd/pkg/authn"
+	"github.com/toolherd/toolherd/pkg/fault"
 	"github.com/toolherd/toolherd/pkg/secret"
 	"github.com/toolherd/toolherd/pkg/serverconfig"
 	corev1 "github.com/toolherd/toolherd/proto/gen/toolherd/core/v1"
@@ -71,6 +72,7 @@ type fixture struct {
 	feed     *feed
 	revision int64
 	opened   atomic.Int64 // sessions
+	noTasks  atomic.Pointer[fault.Error]
 }
 
 // with runs test inside a bubble with a discovery over these servers.
@@ -98,6 +100,12 @@ func with(t *testing.T, servers map[string]*wiretest.Server, test func(t *testin
 		f.Discovery = discovery.New(discovery.Options{
 			Registry: f.feed, Judge: activator.Judge, Activate: activator.Activate, Release: activator.Release,
 			Pool: f.pool, Store: f.store, Scope: scope, Concurrency: 8,
+			Tasks: func() error {
+				if err := f.noTasks.Load(); err != nil {
+					return err
+				}
+				return nil
+			},
 			Redact: func(s string) string { return strings.ReplaceAll(s, "hunter2", "***") }, Log: log,
 		})
 		ctx, cancel := context.WithCancel(t.Context())

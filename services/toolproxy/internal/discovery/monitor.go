@@ -49,6 +49,7 @@ type monitor struct {
 
 	known    []catalog.Definition // the last good list
 	hasList  bool
+	unbound  bool     // its toolsets cannot work as things stand: the list explains, and is not served
 	warnings []string // about that list
 	tools    catalog.Contribution
 
@@ -184,10 +185,13 @@ func (m *monitor) conclude(r result, wait time.Duration) {
 	now := time.Now()
 	status := corev1.ServerStatus_SERVER_STATUS_OK
 	m.reason, m.tail, m.fix, m.nextRetry = "", "", "", time.Time{}
-	if r.err == nil {
-		m.failures = 0
+	m.unbound = r.unbound || m.unbound && r.err != nil
+	if r.tools != nil {
 		m.known, m.warnings, m.hasList = r.tools, r.warnings, true
 		m.tools = catalog.Contribute(m.entry.Rules, m.known)
+	}
+	if r.err == nil {
+		m.failures = 0
 	} else {
 		m.failures++
 		m.nextRetry = now.Add(wait)
@@ -215,9 +219,10 @@ func (m *monitor) source() catalog.Source {
 		Status: m.status, Reason: m.reason, Tail: m.tail, FixCommand: m.fix, Since: m.since, NextRetry: m.nextRetry,
 		Stale: e.Stale, Upstream: m.upstream, Tools: m.tools,
 	}
+	s.Public, s.Class = e.Public()
 	s.Warnings = append(append(s.Warnings, e.Warnings...), m.warnings...)
 	if m.hasList {
-		s.Listed = m.failures < giveUp
+		s.Listed = m.failures < giveUp && !m.unbound
 		s.Stale = s.Stale || m.failures > 0 && s.Listed
 	}
 	return s
