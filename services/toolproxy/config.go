@@ -15,7 +15,9 @@ import (
 	"github.com/toolherd/toolherd/pkg/telemetry"
 	"github.com/toolherd/toolherd/pkg/version"
 	credentialv1 "github.com/toolherd/toolherd/proto/gen/toolherd/credential/v1"
+	notifierv1 "github.com/toolherd/toolherd/proto/gen/toolherd/notifier/v1"
 	registryv1 "github.com/toolherd/toolherd/proto/gen/toolherd/registry/v1"
+	taskv1 "github.com/toolherd/toolherd/proto/gen/toolherd/task/v1"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/environ"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/workspace"
 )
@@ -44,6 +46,8 @@ type Config struct {
 	EnvFiles []string
 	// SkipInterceptors lists entries of mcpInterceptors that may be left out where they cannot be resolved.
 	SkipInterceptors []string
+	// NoTasks says that durable tasks are switched off: servers with task_toolsets are in error.
+	NoTasks bool
 	// Version is how this program introduces itself to servers; default that of the build.
 	Version string
 }
@@ -66,6 +70,20 @@ func FromConfig(c config.Config) Config {
 		MaxToolNameLength: c.Registry.MaxToolNameLength,
 		WorkspaceRoot:     root, ProjectRoot: workspace.ProjectRoot(project), EnvFiles: environ.Files(home),
 		Environment: environment(home), SkipInterceptors: t.SkippedInterceptors(),
+		NoTasks: !c.Tasks.Enabled,
+	}
+}
+
+// noTasks says why there are no durable tasks, and what to do about it, or nothing where there are.
+func (c Config) noTasks(d Deps) string {
+	const or = ", or remove task_toolsets to use the server's tools as ordinary ones"
+	switch {
+	case c.NoTasks:
+		return "durable tasks are switched off; set tasks.enabled to true in toolherd.yaml and restart" + or
+	case d.Intake == nil:
+		return "this toolproxy has no taskworker to hand durable tasks to; name one by peers.taskworker" + or
+	default:
+		return ""
 	}
 }
 
@@ -115,7 +133,7 @@ func (c Config) validate() error {
 	return nil
 }
 
-// Deps are what a toolproxy works with. All are required.
+// Deps are what a toolproxy works with. All are required, but those that say otherwise.
 type Deps struct {
 	Registry    registryv1.RegistryServiceClient
 	Credentials credentialv1.CredentialServiceClient
@@ -123,11 +141,24 @@ type Deps struct {
 	Telemetry   *telemetry.Telemetry
 	// Redactor learns the secrets of servers, so that nothing shows them.
 	Redactor *secret.Redactor
+
+	// Intake takes durable tasks in. Without it servers with task_toolsets are in error.
+	Intake taskv1.TaskIntakeServiceClient
+	// Tasks cancels tasks whose callers went away. Required with Intake and Forward.
+	Tasks taskv1.TaskServiceClient
+	// Events delivers task events. Required with Forward.
+	Events notifierv1.NotifierServiceClient
+	// Forward makes toolproxy serve TaskService and NotifierService by handing calls on to Tasks and Events, so that one
+	// address is enough for an agent. False where those services are on the same server.
+	Forward bool
 }
 
 func (d Deps) validate() error {
 	if d.Registry == nil || d.Credentials == nil || d.Log == nil || d.Telemetry == nil || d.Redactor == nil {
 		return errors.New("toolproxy: a dependency is missing")
+	}
+	if d.Intake != nil && d.Tasks == nil || d.Forward && (d.Tasks == nil || d.Events == nil) {
+		return errors.New("toolproxy: a client of taskworker or notifier is missing")
 	}
 	return nil
 }

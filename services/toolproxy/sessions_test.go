@@ -305,8 +305,7 @@ func TestWhatIsNotBuiltSaysSo(t *testing.T) {
 	p.registry.publish(t, nil)
 	_, search := p.SearchTools(t.Context(), &toolproxyv1.SearchToolsRequest{})
 	_, prompt := p.GetPromptSection(t.Context(), &toolproxyv1.GetPromptSectionRequest{})
-	_, remote := toolproxyv1.NewBackgroundToolServiceClient(p.conn).GetRemoteTask(t.Context(), &toolproxyv1.GetRemoteTaskRequest{})
-	for _, err := range []error{search, prompt, remote} {
+	for _, err := range []error{search, prompt} {
 		if e, ok := errors.AsType[*fault.Error](err); !ok || e.Kind() != fault.Unimplemented || e.Error() == "" {
 			t.Errorf("error is %v", err)
 		}

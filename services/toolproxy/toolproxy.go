@@ -17,7 +17,9 @@ import (
 	"github.com/toolherd/toolherd/services/toolproxy/internal/catalog"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/dial"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/discovery"
+	"github.com/toolherd/toolherd/services/toolproxy/internal/driver"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/environ"
+	"github.com/toolherd/toolherd/services/toolproxy/internal/intake"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/pool"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/session"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/stdio"
@@ -44,10 +46,12 @@ type Service struct {
 	store      *catalog.Store
 	pool       *pool.Pool
 	discovery  *discovery.Discovery
+	intake     *intake.Client
 	caller     *call.Caller
 	bound      *background.Resolver
 	background *background.Service
 	guard      *watchdog.Guard
+	forward    *forwarder // nil where the services themselves are registered beside this one
 }
 
 // New returns a toolproxy, or CONFIG_INVALID. It starts nothing.
@@ -75,35 +79,48 @@ func New(c Config, d Deps) (*Service, error) {
 		Open: dialer.Open, MaxSessions: c.MaxSessions, MaxRemote: maxRemoteSessions,
 		IdleTimeout: c.SessionIdleTimeout, CloseTimeout: closeTimeout, Log: log,
 	})
+	noTasks := c.noTasks(d)
+	if noTasks != "" {
+		d.Intake = nil
+	}
+	s.intake = intake.New(intake.Options{Intake: d.Intake, Off: noTasks, Changed: func() { s.discovery.TasksChanged() }, Log: log})
 	activator := activation.New(activation.Options{
 		Credentials:      d.Credentials,
 		Environment:      func() func(string) (string, bool) { return environ.Read(c.Environment, c.EnvFiles, log) },
 		Redactor:         d.Redactor,
 		MaxNameLength:    c.MaxToolNameLength,
 		ManyReplicas:     c.Replicas == "many",
+		NoTasks:          noTasks,
 		SkipInterceptors: c.SkipInterceptors,
 		Log:              log,
-	})
-	s.discovery = discovery.New(discovery.Options{
-		Registry: d.Registry, Judge: s.judge(activator), Activate: activator.Activate, Release: activator.Release,
-		Pool: s.pool, Store: s.store, Scope: defaultScope(), Concurrency: c.StartConcurrency,
-		Redact: d.Redactor.Redact, Log: log,
-	})
-	s.caller = call.New(call.Options{
-		Store: s.store, Pool: s.pool, Suspect: s.discovery.Suspect, Redact: d.Redactor.Redact,
-		Tracer: d.Telemetry.Tracer("github.com/toolherd/toolherd/services/toolproxy"), Log: log,
 	})
 	drivers, err := drivers(d)
 	if err != nil {
 		return nil, err
 	}
+	s.discovery = discovery.New(discovery.Options{
+		Registry: d.Registry, Judge: s.judge(activator), Activate: activator.Activate, Release: activator.Release,
+		Pool: s.pool, Store: s.store, Scope: defaultScope(), Concurrency: c.StartConcurrency,
+		Tasks: s.intake.Off, Redact: d.Redactor.Redact, Log: log,
+	})
+	s.caller = call.New(call.Options{
+		Store: s.store, Pool: s.pool, Suspect: s.discovery.Suspect, Redact: d.Redactor.Redact,
+		Intake: s.intake, Tasks: d.Tasks, Driver: drivers[driver.OrdinaryName],
+		Tracer: d.Telemetry.Tracer("github.com/toolherd/toolherd/services/toolproxy"), Log: log,
+	})
 	s.newBackground(d, activator, drivers)
+	if d.Forward {
+		s.forward = &forwarder{tasks: d.Tasks, events: d.Events}
+	}
 	return s, nil
 }
 
 // Register adds the RPCs for agents and operators.
 func (s *Service) Register(r grpc.ServiceRegistrar) {
 	toolproxyv1.RegisterToolProxyServiceServer(r, &tools{s: s})
+	if s.forward != nil {
+		s.forward.register(r)
+	}
 }
 
 // RegisterInternal adds all RPCs, those for workers included.
@@ -124,7 +141,8 @@ func errNoSnapshot() error {
 	return fault.New(fault.NotReady, "toolproxy has no configuration yet: the registry has not answered; try again")
 }
 
-// Run works until ctx ends. Then it ends all sessions, politely first, and returns when no process is left.
+// Run works until ctx ends. Then it lets submits of tasks come to an end, within seconds, ends all sessions, politely
+// first, and returns when no process is left.
 func (s *Service) Run(ctx context.Context) error {
 	// The guard outlives the sessions, whose processes it watches.
 	guarding, stop := context.WithCancel(context.WithoutCancel(ctx))

@@ -46,6 +46,8 @@ func (t *tools) ListTools(ctx context.Context, r *toolproxyv1.ListToolsRequest) 
 		// Every server whatever the filter: nobody should take "broken" for "empty".
 		Servers:    viewerOf(ctx).seeAll(c.Servers()),
 		SnapshotId: c.SnapshotID,
+		// Known from what intake answers anyway: no call waits for it here.
+		TasksAvailable: t.s.intake.Running(),
 	}
 	rest := c.Tools()
 	if from != nil {

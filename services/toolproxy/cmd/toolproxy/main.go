@@ -3,11 +3,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
 
 	"github.com/toolherd/toolherd/pkg/host"
 	credentialv1 "github.com/toolherd/toolherd/proto/gen/toolherd/credential/v1"
+	notifierv1 "github.com/toolherd/toolherd/proto/gen/toolherd/notifier/v1"
 	registryv1 "github.com/toolherd/toolherd/proto/gen/toolherd/registry/v1"
+	taskv1 "github.com/toolherd/toolherd/proto/gen/toolherd/task/v1"
 	"github.com/toolherd/toolherd/services/toolproxy"
 )
 
@@ -19,14 +22,17 @@ func main() {
 }
 
 func build(_ context.Context, env *host.Env) (host.Serving, error) {
-	registry, err := env.Peer(env.Config.Peers.Registry)
-	if err != nil {
+	registry, err1 := env.Peer(env.Config.Peers.Registry)
+	tasks, err2 := env.Peer(env.Config.Peers.Taskworker)
+	events, err3 := env.Peer(env.Config.Peers.Notifier)
+	if err := errors.Join(err1, err2, err3); err != nil {
 		return host.Serving{}, err
 	}
 	service, err := toolproxy.New(toolproxy.FromConfig(env.Config), toolproxy.Deps{
-		Registry:    registryv1.NewRegistryServiceClient(registry),
-		Credentials: credentialv1.NewCredentialServiceClient(registry),
-		Log:         env.Log, Telemetry: env.Telemetry, Redactor: env.Redactor,
+		Registry: registryv1.NewRegistryServiceClient(registry), Credentials: credentialv1.NewCredentialServiceClient(registry),
+		Intake: taskv1.NewTaskIntakeServiceClient(tasks), Tasks: taskv1.NewTaskServiceClient(tasks),
+		Events: notifierv1.NewNotifierServiceClient(events), Forward: true,
+		Log: env.Log, Telemetry: env.Telemetry, Redactor: env.Redactor,
 	})
 	return host.Serving{Services: []host.Named{{Name: "toolproxy", Service: service}}}, err
 }

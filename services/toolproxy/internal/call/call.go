@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -13,9 +14,13 @@ import (
 
 	"github.com/toolherd/toolherd/pkg/authn"
 	"github.com/toolherd/toolherd/pkg/fault"
+	"github.com/toolherd/toolherd/pkg/run"
+	taskv1 "github.com/toolherd/toolherd/proto/gen/toolherd/task/v1"
 	toolproxyv1 "github.com/toolherd/toolherd/proto/gen/toolherd/toolproxy/v1"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/catalog"
+	"github.com/toolherd/toolherd/services/toolproxy/internal/driver"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/exchange"
+	"github.com/toolherd/toolherd/services/toolproxy/internal/intake"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/link"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/pool"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/session"
@@ -33,16 +38,28 @@ type Options struct {
 	Suspect func(server string)
 	// Redact removes secrets from what servers say.
 	Redact func(string) string
+	// Intake takes durable tasks in, Tasks cancels them, and Driver submits them to their servers. They are needed for
+	// tools with a toolset only.
+	Intake *intake.Client
+	Tasks  taskv1.TaskServiceClient
+	Driver driver.Driver
 	Tracer trace.Tracer
 	// Log gets each call at level debug, with what the caller sent for the record.
 	Log *slog.Logger
 }
 
-// Caller makes calls. It may be used concurrently.
-type Caller struct{ o Options }
+// Caller makes calls. It may be used concurrently. Ordinary calls need no Run.
+type Caller struct {
+	o     Options
+	slots chan struct{} // one per submit that has not ended
 
-// New returns a Caller.
-func New(o Options) *Caller { return &Caller{o} }
+	mu         sync.Mutex
+	group      *run.Group      // of Run
+	submitting context.Context //nolint:containedctx // of Run: it ends when submits have to
+}
+
+// New returns a Caller. It starts nothing.
+func New(o Options) *Caller { return &Caller{o: o, slots: make(chan struct{}, maxSubmits)} }
 
 // Listener hears what a server says during a call. Its functions run one at a time and before Call returns; they must
 // not block. Nil ones are not called.
@@ -77,7 +94,15 @@ func (c *Caller) Call(ctx context.Context, r *toolproxyv1.CallToolRequest, l Lis
 	if err := c.resolve(ctx, k); err != nil {
 		return nil, err
 	}
-	k.deadline = newDeadline(ctx, k.start, r.GetTimeout().AsDuration(), k.upstream)
+	if k.tool.Toolset != nil {
+		return c.submit(ctx, k, l)
+	}
+	return c.ordinary(ctx, k, l)
+}
+
+// ordinary makes a call whose answer is its result.
+func (c *Caller) ordinary(ctx context.Context, k *call, l Listener) (*toolproxyv1.CallToolResponse, error) {
+	k.deadline = newDeadline(ctx, k.start, k.request.GetTimeout().AsDuration(), k.upstream)
 	ctx = k.deadline.start(ctx)
 	defer k.deadline.stop()
 	ctx, span := c.startSpan(ctx, k)
@@ -122,7 +147,7 @@ func (c *Caller) resolve(ctx context.Context, k *call) error {
 // send makes the call and returns the server's result.
 func (c *Caller) send(ctx context.Context, k *call, l Listener) (json.RawMessage, error) {
 	out := session.Call{
-		Arguments: k.args, Meta: traceMembers(ctx),
+		Arguments: k.args, Meta: session.TraceMembers(ctx),
 		Listen: link.CallOptions{OnActivity: k.deadline.extend},
 	}
 	l.attach(&out.Listen)
@@ -144,7 +169,7 @@ func (c *Caller) send(ctx context.Context, k *call, l Listener) (json.RawMessage
 			c.o.Suspect(k.upstream.Name) // it was started anew, and may have other tools
 		}
 		lease.Release()
-		if !repeatable(err) || k.attempt == maxAttempts || ctx.Err() != nil {
+		if !session.Repeatable(err) || k.attempt == maxAttempts || ctx.Err() != nil {
 			return nil, c.callFailed(ctx, k, err)
 		}
 	}
@@ -153,12 +178,15 @@ func (c *Caller) send(ctx context.Context, k *call, l Listener) (json.RawMessage
 // acquire gets the session. A configuration that changed since the tool was found is looked up again, once: nothing has
 // been called yet.
 func (c *Caller) acquire(ctx context.Context, k *call) (pool.Lease, error) {
-	lease, err := c.o.Pool.Get(ctx, pool.Request{Server: k.upstream, Scope: k.scope})
-	if err == nil || !pool.Retired(err) {
-		return lease, err
+	lease, retired := c.o.Pool.Get(ctx, pool.Request{Server: k.upstream, Scope: k.scope})
+	if retired == nil || !pool.Retired(retired) {
+		return lease, retired
 	}
 	if err := c.resolve(ctx, k); err != nil {
 		return pool.Lease{}, err
+	}
+	if k.tool.Toolset != nil {
+		return pool.Lease{}, retired // it submits a task now, which takes another way
 	}
 	return c.o.Pool.Get(ctx, pool.Request{Server: k.upstream, Scope: k.scope})
 }
@@ -178,17 +206,23 @@ func (k *call) respond(raw json.RawMessage) (*toolproxyv1.CallToolResponse, erro
 	}, nil
 }
 
+// info tells what happened on the way. A submit that was known before had no session and no deadline.
 func (k *call) info() *toolproxyv1.CallInfo {
-	return &toolproxyv1.CallInfo{
+	i := &toolproxyv1.CallInfo{
 		Server:           k.upstream.Name,
 		OriginalName:     k.tool.Original,
 		SnapshotId:       k.snapshot,
-		SessionId:        k.session.ID(),
-		SessionStartTime: timestamppb.New(k.session.StartTime()),
-		Era:              k.session.Version(),
 		Attempt:          k.attempt,
 		CredentialLayers: k.upstream.CredentialLayers(),
-		DeadlineSource:   k.deadline.source,
 		Duration:         durationpb.New(time.Since(k.start)),
 	}
+	if k.deadline != nil {
+		i.DeadlineSource = k.deadline.source
+	}
+	if k.session != nil {
+		i.SessionId = k.session.ID()
+		i.SessionStartTime = timestamppb.New(k.session.StartTime())
+		i.Era = k.session.Version()
+	}
+	return i
 }

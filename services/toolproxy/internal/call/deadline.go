@@ -68,6 +68,15 @@ func (d *deadline) start(ctx context.Context) context.Context {
 	return ctx
 }
 
+// latest is when the call has ended at the latest, whatever progress there is; false if nothing limits that.
+func (d *deadline) latest(ctx context.Context) (time.Time, bool) {
+	at := d.total
+	if end, ok := ctx.Deadline(); ok && (at.IsZero() || end.Before(at)) {
+		at = end
+	}
+	return at, !at.IsZero()
+}
+
 // next is when the first of our own limits ends the call as things stand.
 func (d *deadline) next() (time.Time, bool) {
 	at := d.total

@@ -1,6 +1,7 @@
 package call
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strconv"
@@ -8,7 +9,7 @@ import (
 	"github.com/toolherd/toolherd/pkg/authn"
 	"github.com/toolherd/toolherd/pkg/fault"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/catalog"
-	"github.com/toolherd/toolherd/services/toolproxy/internal/exchange"
+	"github.com/toolherd/toolherd/services/toolproxy/internal/intake"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/jsonrpc"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/link"
 )
@@ -19,6 +20,12 @@ func (c *Caller) ended(ctx context.Context, k *call) error {
 	case ours:
 		return k.fault(fault.Timeout, "tool %q of server %q gave no answer within %v (%s); raise that limit, or see whether the server is stuck",
 			k.tool.Name, k.upstream.Name, cause.limit.Duration, cause.limit.Source).With("deadline_source", cause.limit.Source)
+	case errors.Is(context.Cause(ctx), intake.ErrLost):
+		return k.fault(fault.ReservationExpired, "taskworker could not be told any more that tool %q of server %q is still being called, so the call was ended; see whether taskworker runs",
+			k.tool.Name, k.upstream.Name).Because(intake.ErrLost)
+	case errors.Is(context.Cause(ctx), errShutdown):
+		return k.fault(fault.SessionClosed, "the call of tool %q of server %q was ended, since toolproxy shuts down", k.tool.Name, k.upstream.Name).
+			Because(errShutdown)
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return k.fault(fault.Timeout, "tool %q of server %q gave no answer before the caller's deadline; allow more time, or see whether the server is stuck",
 			k.tool.Name, k.upstream.Name).With("deadline_source", sourceCaller)
@@ -114,11 +121,20 @@ func (k *call) broken(err error) error {
 		k.upstream.Name, k.tool.Name, err)
 }
 
-// repeatable reports whether a failed call may be sent again in another session: the server provably did not execute it,
-// and another session may fare better.
-func repeatable(err error) bool {
-	if errors.Is(err, exchange.ErrSessionLost) {
-		return exchange.NotRun(err)
+// lost is the error of a submit whose outcome nobody knows: what went wrong, and where the record of it is.
+func (k *call) lost(err error, id string) error {
+	f := k.fault(cmp.Or(fault.ReasonOf(err), fault.UpstreamError),
+		"%s; whether the task was started is unknown: task %s records that as failed, and GetTask shows it", err.Error(), id)
+	if cause, ok := errors.AsType[*fault.Error](err); ok {
+		for key, value := range cause.Metadata() {
+			f = f.With(key, value)
+		}
 	}
-	return errors.Is(err, link.ErrNotSent) && fault.Is(err, fault.SessionClosed)
+	return f.With("task_id", id).Because(err)
+}
+
+// unstored is the error of a submit that the server accepted and of which taskworker has not said whether it is stored.
+func (k *call) unstored(err error, id string) error {
+	return fault.Of(fault.Unknown, "server %q took the task, but taskworker has not confirmed that it is stored: ask GetTask for %s before you submit again (%v)",
+		k.upstream.Name, id, err).With("server", k.upstream.Name).With("task_id", id).Because(err)
 }

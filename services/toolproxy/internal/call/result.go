@@ -2,7 +2,6 @@ package call
 
 import (
 	"context"
-	"encoding/hex"
 	"encoding/json"
 	"log/slog"
 	"strings"
@@ -140,25 +139,4 @@ func (c *Caller) record(ctx context.Context, k *call, err error) {
 		slog.String("request_id", k.request.GetRequestId()), slog.String("run_id", k.request.GetRunId()),
 		slog.String("tool_call_id", k.request.GetToolCallId()),
 		slog.Int("attempt", int(k.attempt)), slog.Duration("duration", time.Since(k.start)), slog.Any("err", err))
-}
-
-// traceMembers returns the W3C trace context as members of _meta, or "" if there is none.
-func traceMembers(ctx context.Context) string {
-	sc := trace.SpanContextFromContext(ctx)
-	if !sc.IsValid() {
-		return ""
-	}
-	id, span := sc.TraceID(), sc.SpanID()
-	b := append(make([]byte, 0, 96), `"traceparent":"00-`...)
-	b = hex.AppendEncode(b, id[:])
-	b = append(b, '-')
-	b = hex.AppendEncode(b, span[:])
-	b = append(b, '-')
-	b = hex.AppendEncode(b, []byte{byte(sc.TraceFlags())})
-	b = append(b, '"')
-	if state := sc.TraceState().String(); state != "" {
-		b = append(b, `,"tracestate":`...)
-		b = jsonrpc.AppendString(b, state)
-	}
-	return string(b)
 }
