@@ -131,19 +131,18 @@ func (k *call) startFailed(ctx context.Context, err error) error {
 			return gone
 		}
 	}
-	name := k.target.binding.Server
-	switch fault.ReasonOf(err) {
+	name, reason := k.target.binding.Server, fault.ServerError
+	switch got := fault.ReasonOf(err); got {
 	case fault.SessionLimit, fault.SessionClosed, fault.NotReady:
 		return err // about the pool, not about the server
 	case fault.Timeout:
 		k.suspect()
 		return err // names the server and the limit
+	case fault.UpstreamUnauthenticated:
+		reason = got
+	default: // whatever it was, it was the start that failed
 	}
 	k.suspect()
-	reason := fault.ServerError
-	if fault.Is(err, fault.UpstreamUnauthenticated) {
-		reason = fault.UpstreamUnauthenticated
-	}
 	if unreachable(err) {
 		return k.fault(reason, err, "server %q cannot be reached; see whether it runs and its url is right", name)
 	}
@@ -174,6 +173,7 @@ func (k *call) callFailed(tool string, err error) error {
 		reason = fault.UpstreamError
 	case "":
 		reason = fault.SessionClosed
+	default: // as the wire calls it
 	}
 	return k.fault(reason, err, "%v", err)
 }

@@ -19,6 +19,6 @@
 //
 // UPSTREAM_PROTOCOL: the tool's answer to a status call makes no sense, and will not the next time. SERVER_UNTRUSTED: the
 // trust in the server was revoked. Both are final. SESSION_LIMIT says that no session was to be had, NOT_READY that
-// there is no configuration yet; these and all others may heal. Messages have at most 500 characters, no secrets, no remote
-// ids and no addresses of servers.
+// there is no configuration yet; these and all others may heal. Messages quote at most 500 characters, and hold no secrets, no
+// remote ids and no addresses of servers.
 package background

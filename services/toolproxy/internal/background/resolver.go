@@ -3,6 +3,7 @@ package background
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 	registryv1 "github.com/toolherd/toolherd/proto/gen/toolherd/registry/v1"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/activation"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/binding"
+	"github.com/toolherd/toolherd/services/toolproxy/internal/catalog"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/upstream"
 )
 
@@ -171,7 +173,7 @@ func (r *Resolver) aim(ctx context.Context, b *binding.Binding, now *today, last
 	}
 	judged := r.o.Activator.JudgeBound(now.snapshot, wire)
 	if !judged.Startable() {
-		return nil, fault.New(fault.ServerError, "server %q, as the task was submitted to it, cannot be called: %s", b.Server, judged.Reason).With("server", b.Server)
+		return nil, unusable(b.Server, errors.New(judged.Reason))
 	}
 	t := &target{
 		binding: b, public: string(public), today: now,
@@ -206,7 +208,8 @@ func unusable(server string, err error) error {
 	if fault.Is(err, fault.ServerUntrusted) {
 		return err
 	}
-	return fault.New(fault.ServerError, "server %q cannot be called for its task: %v", server, err).With("server", server).Because(err)
+	return fault.New(fault.ServerError, "server %q cannot be called for its task: %s", server, catalog.Shorten(err.Error(), maxErrorChars)).
+		With("server", server).Because(err)
 }
 
 // wider returns the scope that more calls share.

@@ -49,8 +49,8 @@ func (b *Binding) Entry(today json.RawMessage) (json.RawMessage, error) {
 		return nil, err
 	}
 	current, err := strictjson.Parse(today, limits)
-	if err != nil || current.Kind() != strictjson.Object {
-		return b.Public, nil
+	if err != nil {
+		current = strictjson.Value{} // as if there were none
 	}
 	fields := map[string]string{}
 	for key, v := range bound.Members() {
@@ -69,7 +69,7 @@ func (b *Binding) Entry(today json.RawMessage) (json.RawMessage, error) {
 func renewable(server string, bound, current strictjson.Value) []string {
 	was, _ := serverconfig.DecodePublic(server, json.RawMessage(bound.Raw()))
 	is, problems := serverconfig.DecodePublic(server, json.RawMessage(current.Raw()))
-	if serverconfig.HasErrors(problems) || was.Transport != is.Transport {
+	if current.Kind() != strictjson.Object || serverconfig.HasErrors(problems) || was.Transport != is.Transport {
 		return nil
 	}
 	if !was.Transport.IsRemote() {
