@@ -1,70 +1,164 @@
-// Package notifier owns the delivery of task events: back-off, dead letter, redrive.
-//
-// This version serves the contract only. Every RPC answers UNIMPLEMENTED and says what is missing; there are no tasks yet
-// whose events it could deliver. The service keeps no state and is ready as soon as it runs.
-//
-// A notifier never reads a task table: events reach it through the outbox.
 package notifier
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
 
 	"google.golang.org/grpc"
 
-	"github.com/toolherd/toolherd/pkg/rpc"
+	"github.com/toolherd/toolherd/pkg/db"
+	"github.com/toolherd/toolherd/pkg/outbox"
+	"github.com/toolherd/toolherd/pkg/run"
+	"github.com/toolherd/toolherd/pkg/wake"
 	notifierv1 "github.com/toolherd/toolherd/proto/gen/toolherd/notifier/v1"
+	"github.com/toolherd/toolherd/services/notifier/internal/delivery"
+	"github.com/toolherd/toolherd/services/notifier/internal/loop"
+	"github.com/toolherd/toolherd/services/notifier/internal/notification"
+	"github.com/toolherd/toolherd/services/notifier/internal/notification/litestore"
+	"github.com/toolherd/toolherd/services/notifier/internal/notification/pgstore"
 )
 
-// Service is a notifier.
-type Service struct{}
+const (
+	intakeBatch     = 256
+	pruneBatch      = 1000
+	pruneInterval   = 10 * time.Minute
+	observeInterval = 15 * time.Second
+	stepTimeout     = 15 * time.Second
+)
 
-// New returns a notifier. It starts nothing.
-func New() *Service { return &Service{} }
+// store is both sides of what an engine keeps.
+type store interface {
+	notification.Store
+	notification.Streams
+}
 
-// Register adds its RPCs.
+// Service is a notifier. Its RPCs may be called before, while and after it runs.
+type Service struct {
+	config    Config
+	db        *db.DB
+	store     store
+	bus       wake.Bus
+	log       *slog.Logger
+	sinks     *sinks
+	metrics   *delivery.Metrics
+	deliverer *delivery.Deliverer
+}
+
+// New checks the configuration, resolves the references in it and returns a notifier that is not running; Run releases
+// what it holds. Faults: CONFIG_INVALID, which names the sink and the variable, and SINK_UNKNOWN.
+func New(cfg Config, deps Deps) (*Service, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	if err := deps.validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	metrics, err := delivery.NewMetrics(deps.Telemetry.Metrics)
+	if err != nil {
+		return nil, err
+	}
+	places, err := newSinks(cfg, deps)
+	if err != nil {
+		return nil, err
+	}
+	s := &Service{
+		config: cfg, db: deps.DB, store: newStore(deps.DB), bus: deps.Wake, log: deps.Log.With("service", "notifier"),
+		sinks: places, metrics: metrics,
+	}
+	s.deliverer = delivery.New(delivery.Options{
+		Store: s.store, Bus: s.bus, Sinks: places.pushed, Notifier: newName(), Redact: deps.Redactor.Redact, Metrics: metrics,
+		Tracer: deps.Telemetry.Tracer("github.com/toolherd/toolherd/services/notifier"), Log: s.log,
+		Lease: cfg.Lease, Poll: cfg.PollInterval,
+	})
+	return s, nil
+}
+
+func newStore(d *db.DB) store {
+	if d.Engine() == db.Postgres {
+		return pgstore.New(d.Pool())
+	}
+	return litestore.New(d)
+}
+
+// newName returns `<hostname>:<32 hex>`.
+func newName() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	var b [16]byte
+	rand.Read(b[:]) // never fails
+	return strings.ToValidUTF8(host[:min(len(host), 64)], "") + ":" + hex.EncodeToString(b[:])
+}
+
+// Register adds the RPCs. All of them are public: their roles guard them.
 func (s *Service) Register(r grpc.ServiceRegistrar) {
-	notifierv1.RegisterNotifierServiceServer(r, notifications{})
+	notifierv1.RegisterNotifierServiceServer(r, &server{s: s})
 }
 
-// Ready reports nil: this version depends on nothing.
-func (s *Service) Ready(context.Context) error { return nil }
+// RegisterInternal adds all RPCs.
+func (s *Service) RegisterInternal(r grpc.ServiceRegistrar) { s.Register(r) }
 
-// Run returns when ctx ends.
-func (s *Service) Run(ctx context.Context) error {
-	<-ctx.Done()
-	return nil
+// Ready returns nil while the database answers. It depends on no sink.
+func (s *Service) Ready(ctx context.Context) error { return s.db.Ping(ctx) }
+
+// Run takes events in and delivers them until ctx ends, lets attempts under way end, and releases the connections to the
+// sinks. It may be called once.
+func (s *Service) Run(ctx context.Context) (err error) {
+	defer func() { err = errors.Join(err, s.sinks.Close()) }()
+	events, stop := s.bus.Subscribe(outbox.Topic)
+	defer stop()
+	return run.All(ctx,
+		run.Task{Name: "intake", Run: loop.Loop{
+			Name: "take events in", Every: s.config.PollInterval, Timeout: stepTimeout, Hints: events, Step: s.intake, Log: s.log,
+		}.Run},
+		run.Task{Name: "deliver", Run: s.deliverer.Run},
+		run.Task{Name: "observe", Run: loop.Loop{
+			Name: "observe sinks", Every: observeInterval, Timeout: stepTimeout, Step: s.observe, Log: s.log,
+		}.Run},
+		run.Task{Name: "prune", Run: loop.Loop{
+			Name: "delete old deliveries", Every: pruneInterval, Timeout: stepTimeout, Step: s.prune, Log: s.log,
+		}.Run},
+	)
 }
 
-var errNoEvents = rpc.Unimplemented("task events are not part of this version: there are no durable tasks yet")
-
-type notifications struct {
-	notifierv1.UnimplementedNotifierServiceServer
+// intake turns events of the outbox into deliveries.
+func (s *Service) intake(ctx context.Context) (more bool, err error) {
+	n, err := s.store.Intake(ctx, s.config.DefaultSink, intakeBatch)
+	if n > 0 {
+		s.due(ctx)
+	}
+	return n == intakeBatch, err
 }
 
-func (notifications) ListNotifications(context.Context, *notifierv1.ListNotificationsRequest) (*notifierv1.ListNotificationsResponse, error) {
-	return nil, errNoEvents
+// due wakes whoever delivers or reads.
+func (s *Service) due(ctx context.Context) {
+	if err := s.bus.Notify(ctx, notification.TopicDue); err != nil {
+		s.log.DebugContext(ctx, "wake-up was lost", "err", err) // polling finds what it was about
+	}
 }
 
-func (notifications) GetNotification(context.Context, *notifierv1.GetNotificationRequest) (*notifierv1.GetNotificationResponse, error) {
-	return nil, errNoEvents
+func (s *Service) observe(ctx context.Context) (more bool, err error) {
+	states, err := s.store.SinkStates(ctx, s.sinks.names())
+	if err == nil {
+		s.metrics.Observe(states)
+	}
+	return false, err
 }
 
-func (notifications) RedriveNotification(context.Context, *notifierv1.RedriveNotificationRequest) (*notifierv1.RedriveNotificationResponse, error) {
-	return nil, errNoEvents
-}
-
-func (notifications) WatchEvents(*notifierv1.WatchEventsRequest, grpc.ServerStreamingServer[notifierv1.WatchEventsResponse]) error {
-	return errNoEvents
-}
-
-func (notifications) AckEvent(context.Context, *notifierv1.AckEventRequest) (*notifierv1.AckEventResponse, error) {
-	return nil, errNoEvents
-}
-
-func (notifications) ListSinks(context.Context, *notifierv1.ListSinksRequest) (*notifierv1.ListSinksResponse, error) {
-	return nil, errNoEvents
-}
-
-func (notifications) ResumeSink(context.Context, *notifierv1.ResumeSinkRequest) (*notifierv1.ResumeSinkResponse, error) {
-	return nil, errNoEvents
+// prune deletes deliveries that are done and old, and those of streams that nobody has read for as long.
+func (s *Service) prune(ctx context.Context) (more bool, err error) {
+	done, err := s.store.Prune(ctx, s.config.Retention, pruneBatch)
+	if err != nil {
+		return false, err
+	}
+	unread, err := s.store.Forget(ctx, s.sinks.pushedNames(), s.config.Retention, pruneBatch)
+	return done == pruneBatch || unread == pruneBatch, err
 }

@@ -6,6 +6,8 @@ import (
 	"os"
 
 	"github.com/toolherd/toolherd/pkg/host"
+	"github.com/toolherd/toolherd/pkg/run"
+	"github.com/toolherd/toolherd/pkg/wake"
 	"github.com/toolherd/toolherd/services/notifier"
 )
 
@@ -13,6 +15,21 @@ func main() {
 	os.Exit(host.Main(host.Split{Name: "notifier", Listen: "127.0.0.1:7404", Build: build}))
 }
 
-func build(context.Context, *host.Env) (host.Serving, error) {
-	return host.Serving{Services: []host.Named{{Name: "notifier", Service: notifier.New()}}}, nil
+func build(ctx context.Context, env *host.Env) (host.Serving, error) {
+	cfg, err := notifier.FromConfig(env.Config)
+	if err != nil {
+		return host.Serving{}, err
+	}
+	store, err := env.Postgres(ctx)
+	if err != nil {
+		return host.Serving{}, err
+	}
+	bus := wake.NewPostgres(store.Pool(), env.Log)
+	service, err := notifier.New(cfg, notifier.Deps{
+		DB: store, Wake: bus, Log: env.Log, Telemetry: env.Telemetry, Redactor: env.Redactor,
+	})
+	return host.Serving{
+		Services: []host.Named{{Name: "notifier", Service: service}},
+		Tasks:    []run.Task{{Name: "wake-up bus", Run: bus.Run}},
+	}, err
 }
