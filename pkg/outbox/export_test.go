@@ -1,0 +1,4 @@
+package outbox
+
+// TakePostgresSQL is what TakePostgres runs.
+const TakePostgresSQL = takePostgresSQL
