@@ -61,7 +61,7 @@ func (w *Worker) call(ctx context.Context, c *claimed) (o task.Outcome) {
 	o = task.Outcome{Claim: c.Claim, Worker: w.name}
 	ctx, span := w.startSpan(ctx, &c.Claim)
 	defer span.End()
-	ctx, cancel := context.WithTimeoutCause(ctx, w.o.Lease*4/5, errSlow)
+	ctx, cancel := context.WithTimeoutCause(ctx, callTime(w.o.Lease), errSlow)
 	defer cancel()
 	defer func() {
 		if v := recover(); v != nil {
@@ -113,7 +113,7 @@ func (w *Worker) failure(ctx context.Context, err error) *task.Failure {
 	if errors.Is(context.Cause(ctx), errSlow) {
 		return &task.Failure{
 			Reason:  strings.ToLower(string(fault.Timeout)),
-			Message: fmt.Sprintf("no answer within %v, which is what tasks.lease leaves a call", w.o.Lease*4/5),
+			Message: fmt.Sprintf("no answer within %v, which is what tasks.lease leaves a call", callTime(w.o.Lease)),
 		}
 	}
 	f := &task.Failure{Reason: "unknown", Message: clip(err.Error())}

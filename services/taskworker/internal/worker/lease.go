@@ -13,6 +13,9 @@ import (
 // errLeaseLost ends a call whose lease was lost, be it to time, to a cancel or to another claim.
 var errLeaseLost = errors.New("the lease on the task was lost")
 
+// callTime returns how long a call may take: less than its lease, so that there is time left to write what it brings.
+func callTime(lease time.Duration) time.Duration { return lease * 4 / 5 }
+
 // maxRenewals is the most leases that one statement renews.
 const maxRenewals = 500
 
@@ -20,6 +23,7 @@ const maxRenewals = 500
 type call struct {
 	hold    task.Hold
 	cancel  context.CancelCauseFunc
+	ends    time.Time     // its deadline: what outlasts it has its lease no longer renewed
 	renewed time.Time     // before the lease was last asked for, guarded by calls.mu
 	done    chan struct{} // nil unless somebody waits for the end of the call, guarded by calls.mu
 }
@@ -43,7 +47,7 @@ func (s *calls) len() int {
 // begin makes a call known, whose end cancel brings. If an earlier call of the same task is under way, its lease is lost:
 // begin ends it and waits for that. It returns nil if meanwhile too little is left of the claim's own lease.
 func (s *calls) begin(c *claimed, cancel context.CancelCauseFunc) *call {
-	k := &call{hold: c.Hold, cancel: cancel, renewed: c.taken}
+	k := &call{hold: c.Hold, cancel: cancel, ends: time.Now().Add(callTime(s.lease)), renewed: c.taken}
 	for {
 		earlier := s.enter(k)
 		if earlier == nil {
@@ -85,7 +89,8 @@ func (s *calls) end(k *call) time.Time {
 	return k.renewed.Add(s.lease)
 }
 
-// due cancels the calls whose lease has run out, and returns the leases that have not been renewed for the given age.
+// due cancels the calls whose lease has run out, and returns the leases that have not been renewed for the given age and
+// are to be.
 func (s *calls) due(now time.Time, age time.Duration) []task.Hold {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,7 +99,7 @@ func (s *calls) due(now time.Time, age time.Duration) []task.Hold {
 		switch since := now.Sub(k.renewed); {
 		case since >= s.lease:
 			k.cancel(errLeaseLost)
-		case since >= age:
+		case since >= age && now.Before(k.ends):
 			holds = append(holds, k.hold)
 		}
 	}
