@@ -153,9 +153,16 @@ func (s *Service) Run(ctx context.Context) error {
 			defer stop()
 			defer s.discovery.Close()
 			defer s.bound.Close()
+			// Submits that are under way end in their sessions, before these end.
+			working, done := context.WithCancel(context.WithoutCancel(ctx))
+			defer done()
 			return run.All(ctx,
-				run.Task{Name: "pool", Run: s.pool.Run},
-				run.Task{Name: "discovery", Run: s.discovery.Run},
+				run.Task{Name: "submits", Run: func(ctx context.Context) error {
+					defer done()
+					return run.All(ctx, run.Task{Name: "intake", Run: s.intake.Run}, run.Task{Name: "caller", Run: s.caller.Run})
+				}},
+				run.Task{Name: "pool", Run: func(context.Context) error { return s.pool.Run(working) }},
+				run.Task{Name: "discovery", Run: func(context.Context) error { return s.discovery.Run(working) }},
 			)
 		}},
 	)
