@@ -58,7 +58,7 @@ func (k *call) CallTool(ctx context.Context, name string, arguments json.RawMess
 			return raw, nil
 		}
 		if !session.Repeatable(err) || attempt == maxAttempts || ctx.Err() != nil {
-			return nil, k.callFailed(name, err)
+			return nil, k.callFailed(ctx, name, err)
 		}
 	}
 }
@@ -114,11 +114,11 @@ func (k *call) conceal(text string) string {
 }
 
 // gaveUp returns the error of a call whose caller has gone or ran out of time, or nil.
-func (k *call) gaveUp(err error) error {
-	switch {
-	case errors.Is(err, context.DeadlineExceeded):
-		return k.fault(fault.Timeout, err, "server %q gave no answer before the worker's deadline", k.target.binding.Server)
-	case errors.Is(err, context.Canceled):
+func (k *call) gaveUp(ctx context.Context) error {
+	switch cause := ctx.Err(); {
+	case errors.Is(cause, context.DeadlineExceeded):
+		return k.fault(fault.Timeout, cause, "server %q gave no answer before the worker's deadline", k.target.binding.Server)
+	case cause != nil:
 		return fault.Of(fault.Canceled, "the call was cancelled; server %q was told", k.target.binding.Server)
 	}
 	return nil
@@ -126,10 +126,8 @@ func (k *call) gaveUp(err error) error {
 
 // startFailed is the error of a call for which there was no session.
 func (k *call) startFailed(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		if gone := k.gaveUp(ctx.Err()); gone != nil {
-			return gone
-		}
+	if gone := k.gaveUp(ctx); gone != nil {
+		return gone
 	}
 	name, reason := k.target.binding.Server, fault.ServerError
 	switch got := fault.ReasonOf(err); got {
@@ -151,7 +149,7 @@ func (k *call) startFailed(ctx context.Context, err error) error {
 
 // callFailed is the error of a call that was sent, or about to be. What a wire calls a breach of the protocol is no verdict
 // on the task: the next answer may be whole.
-func (k *call) callFailed(tool string, err error) error {
+func (k *call) callFailed(ctx context.Context, tool string, err error) error {
 	name := k.target.binding.Server
 	if refused, ok := errors.AsType[*jsonrpc.Error](err); ok {
 		return k.fault(fault.UpstreamError, err, "server %q refused tool %q with JSON-RPC error %d: %s", name, tool, refused.Code, refused.Message)
@@ -159,7 +157,7 @@ func (k *call) callFailed(tool string, err error) error {
 	if late, ok := errors.AsType[timeoutError](err); ok {
 		return k.fault(fault.Timeout, err, "tool %q of server %q gave no answer within %v (%s)", tool, name, late.limit.Duration, late.limit.Source)
 	}
-	if gone := k.gaveUp(err); gone != nil {
+	if gone := k.gaveUp(ctx); gone != nil {
 		return gone
 	}
 	if unreachable(err) {
