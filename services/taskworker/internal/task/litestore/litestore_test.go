@@ -26,10 +26,8 @@ func open(t *testing.T, p task.Policy) tasktest.Bench {
 		Store: litestore.New(d, p),
 		Pass: func(t *testing.T, by time.Duration) {
 			t.Helper()
-			for table, columns := range tasktest.Times() {
-				for _, c := range columns {
-					exec(t, "update "+table+" set "+c+" = "+c+" - ?", by.Milliseconds())
-				}
+			for _, statement := range tasktest.Pass("?1") {
+				exec(t, statement, by.Milliseconds())
 			}
 		},
 		Events: func(t *testing.T) (events []outbox.Event) {
@@ -50,5 +48,9 @@ func open(t *testing.T, p task.Policy) tasktest.Bench {
 			return n
 		},
 		Exec: func(t *testing.T, statement string) { t.Helper(); exec(t, statement) },
+		Refuse: func(t *testing.T, worker string) {
+			t.Helper()
+			exec(t, "create trigger refuse before insert on task_attempt when new.worker = '"+worker+"' begin select raise(abort, 'refused'); end")
+		},
 	}
 }

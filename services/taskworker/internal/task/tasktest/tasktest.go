@@ -30,6 +30,8 @@ type Bench struct {
 	Count func(t *testing.T, table string) int
 	// Exec runs a statement that both engines understand.
 	Exec func(t *testing.T, statement string)
+	// Refuse has the database refuse the attempts of a worker from here on.
+	Refuse func(t *testing.T, worker string)
 }
 
 // Open returns a bench whose store follows the policy.
@@ -182,9 +184,4 @@ func (b Bench) in(t *testing.T) time.Duration {
 		t.Fatalf("next due: %v, %v", ok, err)
 	}
 	return d
-}
-
-// about reports whether d is the wanted one, allowing for the time that a slow test takes and for rounding.
-func about(d, want time.Duration) bool {
-	return d <= want+10*time.Millisecond && d > want-5*time.Second && d > want/2-time.Second
 }
