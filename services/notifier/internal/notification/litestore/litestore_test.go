@@ -9,6 +9,7 @@ import (
 	"github.com/toolherd/toolherd/services/notifier/internal/notification/notificationtest"
 )
 
+// NOTE-005, NOTE-006, NOTE-007: the suite names the tests.
 func TestConformance(t *testing.T) {
 	notificationtest.Run(t, func(t *testing.T) (notificationtest.Subject, *db.DB) {
 		d := dbtest.SQLite(t)

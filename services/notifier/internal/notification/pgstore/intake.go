@@ -16,6 +16,10 @@ const (
 	// delivery, or a group of readers, between a look and a write.
 	lockSequenceSQL = `select last_sequence from notification_sequence where sequence_name = 'event' for no key update`
 
+	// Who stops in the middle with the lock, such as a host that lost its power, must not stop everyone. The setting ends
+	// with the transaction.
+	limitIdleSQL = `select set_config('idle_in_transaction_session_timeout', '30s', true)`
+
 	saveSequenceSQL = `update notification_sequence set last_sequence = $1 where sequence_name = 'event'`
 
 	lockForTasksSQL = `
@@ -76,7 +80,10 @@ type numbered struct {
 
 func lockSequence(ctx context.Context, tx pgx.Tx) (*numbered, error) {
 	var n numbered
-	if err := tx.QueryRow(ctx, lockSequenceSQL).Scan(&n.last); err != nil {
+	var batch pgx.Batch
+	batch.Queue(limitIdleSQL)
+	batch.Queue(lockSequenceSQL).QueryRow(func(row pgx.Row) error { return row.Scan(&n.last) })
+	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
 		return nil, fmt.Errorf("lock sequence: %w", err)
 	}
 	return &n, nil
@@ -110,8 +117,9 @@ const (
     insert into notification_offer (notification_id, group_name, sink, user_id, thread_id, event_sequence)
     select distinct d.notification_id, g.group_name, d.sink, d.user_id, d.thread_id, d.event_sequence
       from notification_delivery d
+     cross join lateral (values ('', ''), (d.user_id, ''), ('', d.thread_id), (d.user_id, d.thread_id)) as asked (user_id, thread_id)
       join notification_group g
-        on g.sink = d.sink and g.user_id in ('', d.user_id) and g.thread_id in ('', d.thread_id)
+        on g.sink = d.sink and g.user_id = asked.user_id and g.thread_id = asked.thread_id
      where d.notification_id = any($1::text[]) and d.status = 'pending'`
 )
 
