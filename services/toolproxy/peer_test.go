@@ -36,6 +36,7 @@ type peer struct {
 	mu        sync.Mutex
 	out       *bufio.Writer
 	count     int
+	jobs      map[string]string // status by id
 	cancelled map[string]chan struct{}
 }
 
@@ -64,7 +65,7 @@ func runPeer() int {
 			return 4
 		}
 	}
-	p := &peer{out: bufio.NewWriter(os.Stdout), cancelled: map[string]chan struct{}{}}
+	p := &peer{out: bufio.NewWriter(os.Stdout), jobs: map[string]string{}, cancelled: map[string]chan struct{}{}}
 	in := bufio.NewReaderSize(os.Stdin, 64<<10)
 	for {
 		line, err := in.ReadBytes('\n')
@@ -203,6 +204,10 @@ func (p *peer) call(m jsonrpc.Message) {
 			p.reply(m.ID, textResult("done"))
 		}()
 	default:
+		if answer := p.job(name, args); answer != "" {
+			p.reply(m.ID, answer)
+			return
+		}
 		p.refuse(m.ID, -32602, "unknown tool")
 	}
 }
