@@ -21,6 +21,8 @@ const (
 	pause = 5 * time.Millisecond
 	// timeout bounds one wake-up.
 	timeout = 5 * time.Second
+	// lastTimeout bounds the wake-ups that are left when the sender ends.
+	lastTimeout = time.Second
 )
 
 // Sender sends wake-ups. It is safe for concurrent use.
@@ -60,28 +62,30 @@ func (s *Sender) Send(topics ...string) {
 // also looks on its own.
 func (s *Sender) Run(ctx context.Context) error {
 	outage := loop.NewOutage("wake-ups", s.log)
-	for {
+	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
-			s.flush(context.WithoutCancel(ctx), outage)
-			return nil
 		case <-s.marked:
-		}
-		s.flush(ctx, outage)
-		if backoff.Sleep(ctx, pause) != nil {
-			continue // to the last flush
+			s.flush(ctx, outage)
+			_ = backoff.Sleep(ctx, pause) // its error says that ctx has ended, as the loop does
 		}
 	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastTimeout)
+	defer cancel()
+	s.flush(last, outage)
+	return nil
 }
 
+// flush sends what is marked. What the end of ctx leaves unsent stays marked.
 func (s *Sender) flush(ctx context.Context, outage *loop.Outage) {
 	s.mu.Lock()
 	topics := s.topics
 	s.topics = nil
 	s.mu.Unlock()
-	for _, t := range topics {
+	for i, t := range topics {
 		err := s.notify(ctx, t)
 		if ctx.Err() != nil {
+			s.Send(topics[i:]...)
 			return
 		}
 		outage.Note(ctx, err)
