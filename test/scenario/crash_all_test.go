@@ -117,6 +117,7 @@ func TestCrashOfEverything(t *testing.T) {
 			}})
 			s.LaunchAll(t)
 			s.SettledOK(t, "jobs", "local")
+			s.AwaitTasks(t)
 			f := s.Follow(t, eventsSink, nil)
 			ledger := s.beginAll(t, crowd(50))
 			statuses := func() (n int) {
@@ -139,6 +140,7 @@ func TestCrashOfEverything(t *testing.T) {
 					t.Error("no server over stdio ran: the test proves less than it says")
 				}
 				s.LaunchAll(t)
+				s.AwaitTasks(t)
 			}
 			told := s.everybody(t, f)
 			ledger.AwaitEnds(t, s, told)
@@ -189,6 +191,7 @@ func TestRestartOfEverything(t *testing.T) {
 				}
 			}
 			s.LaunchAll(t)
+			s.AwaitTasks(t)
 			told := s.everybody(t, f)
 			ledger.AwaitEnds(t, s, told)
 			ledger.again(t, s)

@@ -29,6 +29,7 @@ func twoWorkers(t *testing.T) *Stage {
 		}
 	}
 	s.SettledOK(t, "jobs")
+	s.AwaitTasks(t)
 	return s
 }
 

@@ -57,6 +57,7 @@ func TestCrashOfToolproxyInASubmit(t *testing.T) {
 			s.Launch(t, s.Proxy.Name)
 			s.AwaitReady(t, s.Proxy.Name)
 			s.SettledOK(t, "jobs")
+			s.AwaitTasks(t)
 			task := s.outcomeUnknown(t, j)
 			if id := s.Begin(t, j); id != task.GetTaskId() {
 				t.Errorf("submitted again it is task %s, it was %s", id, task.GetTaskId())
@@ -156,6 +157,7 @@ func TestCrashOfToolproxyBeforeTheCommit(t *testing.T) {
 	s.Launch(t, toolproxy)
 	s.AwaitReady(t, toolproxy)
 	s.SettledOK(t, "jobs")
+	s.AwaitTasks(t)
 	task := s.outcomeUnknown(t, j)
 	if !strings.HasPrefix(task.GetTaskId(), "mcp-task-") {
 		t.Errorf("the task is %v", task)

@@ -137,6 +137,9 @@ func New(t testing.TB, topology Topology, o Options) *Herd {
 func (h *Herd) LaunchAll(t testing.TB) {
 	t.Helper()
 	for _, name := range h.programs() {
+		h.Command(t, name) // builds it
+	}
+	for _, name := range h.programs() {
 		h.Launch(t, name)
 	}
 	for _, name := range h.programs() {

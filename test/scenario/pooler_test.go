@@ -8,8 +8,11 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/toolherd/toolherd/pkg/db/dbtest"
 )
 
 // pooler is a connection pooler in front of Postgres as PgBouncer is in transaction mode: a client has a server connection
@@ -183,5 +186,67 @@ func replies(client *pgproto3.Backend, server *pgproto3.Frontend) (idle bool, er
 		if ready, ok := message.(*pgproto3.ReadyForQuery); ok {
 			return ready.TxStatus == 'I', client.Flush()
 		}
+	}
+}
+
+// The pooler is worth its name: more clients than server connections, one backend for the length of a transaction, and a
+// statement that was prepared is not there in the next.
+func TestThePoolerKeepsNoSession(t *testing.T) {
+	t.Parallel()
+	through := newPooler(t, dbtest.DSN(t), 2)
+	backend := func(q interface {
+		QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+	}) (pid int) {
+		t.Helper()
+		if err := q.QueryRow(t.Context(), "select pg_backend_pid()").Scan(&pid); err != nil {
+			t.Fatal(err)
+		}
+		return pid
+	}
+	var clients []*pgx.Conn
+	for range 4 {
+		client, err := pgx.Connect(t.Context(), through)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = client.Close(context.WithoutCancel(t.Context())) })
+		clients = append(clients, client)
+	}
+	if _, err := clients[0].Prepare(t.Context(), "kept", "select 1"); err != nil {
+		t.Fatal(err)
+	}
+	pids := map[int]bool{}
+	for range 2 {
+		for _, client := range clients {
+			pids[backend(client)] = true
+		}
+	}
+	if len(pids) != 2 {
+		t.Errorf("4 clients saw %d backends, want 2", len(pids))
+	}
+	tx, err := clients[1].Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := backend(tx)
+	for range 3 {
+		if got := backend(tx); got != first {
+			t.Errorf("within a transaction the backend is %d, then %d", first, got)
+		}
+		if got := backend(clients[2]); got == first {
+			t.Error("a backend serves somebody else in the middle of a transaction")
+		}
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	misses := 0
+	for range 4 {
+		if _, err := clients[0].PgConn().ExecPrepared(t.Context(), "kept", nil, nil, nil).Close(); err != nil {
+			misses++
+		}
+	}
+	if misses == 0 {
+		t.Error("a prepared statement is always there")
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	toolproxyv1 "github.com/toolherd/toolherd/proto/gen/toolherd/toolproxy/v1"
 	fakemcp "github.com/toolherd/toolherd/test/fakemcp/fake"
 	fakeruntime "github.com/toolherd/toolherd/test/fakeruntime/fake"
 	"github.com/toolherd/toolherd/test/partners"
@@ -117,8 +118,21 @@ func NewStage(t testing.TB, topology Topology, o StageOptions) *Stage {
 	if !idle {
 		s.LaunchAll(t)
 		s.SettledOK(t, slices.Collect(maps.Keys(o.Options.Servers))...)
+		s.AwaitTasks(t)
 	}
 	return s
+}
+
+// AwaitTasks waits until toolproxy has found a taskworker: programs start in any order, and before that a submit is refused.
+func (s *Stage) AwaitTasks(t testing.TB) {
+	t.Helper()
+	Eventually(t, "tasks are available", func() bool {
+		page, err := s.Tools(t).ListTools(t.Context(), &toolproxyv1.ListToolsRequest{PageSize: 1})
+		if err != nil {
+			t.Fatalf("list tools: %v", err)
+		}
+		return page.GetTasksAvailable()
+	})
 }
 
 func closing(t testing.TB, server *fakeruntime.Server) {

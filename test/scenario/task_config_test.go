@@ -31,6 +31,7 @@ func TestTasksKeepTheServerTheyWereSubmittedTo(t *testing.T) {
 			}})
 			s.LaunchAll(t)
 			s.SettledOK(t, append(names, "jobs")...)
+			s.AwaitTasks(t)
 			gate, open := s.Gate(t, "edited")
 			ledger := &Ledger{}
 			var toCancel []entry
@@ -88,6 +89,7 @@ func TestTaskServersThatAreDownHinderNobody(t *testing.T) {
 			s.Write(t, servers)
 			s.LaunchAll(t)
 			all := s.Settled(t, slices.Collect(maps.Keys(servers))...)
+			s.AwaitTasks(t)
 			for name, want := range map[string]string{"down": ``, "lacks": `stop_job`} {
 				if got := all[name]; got.GetStatus() != corev1.ServerStatus_SERVER_STATUS_ERROR || !strings.Contains(got.GetReason(), want) {
 					t.Errorf("server %s is %v: %s", name, got.GetStatus(), got.GetReason())

@@ -27,28 +27,27 @@ func (s *Stage) notification(t testing.TB, eventID, sink string) *notifierv1.Not
 	return page.GetNotifications()[i]
 }
 
-// A hint that is no number above 0 is as good as none.
+// A hint that is no number above 0 is as good as none, one that is far too long is cut to a day. NaN and Infinity are no
+// JSON: such an answer is none, and the next one counts.
 func hintsThatMakeNoSense(t *testing.T, s *Stage) {
-	for _, hint := range []string{`-5`, `0`, `"soon"`, `null`, `[]`, `1e999`, `0.3`} {
-		j := Job{Name: "hint " + hint, User: "hints", Thread: strings.Map(printable, hint), Spec: map[string]any{"polls": 2, "poll_after": hint}}
-		s.Await(t, j, s.Begin(t, j), completed)
+	ids := map[string]string{}
+	job := func(hint string) Job {
+		return Job{Name: "hint " + hint, User: "hints", Thread: strings.Map(printable, hint), Spec: map[string]any{"polls": 2, "poll_after": hint}}
 	}
-	// One that is far too long is cut to a day.
-	j := Job{Name: "hint 1e9", User: "hints", Spec: map[string]any{"polls": 2, "poll_after": "1e9"}}
-	id := s.Begin(t, j)
-	task := s.Await(t, j, id, working)
+	for _, hint := range []string{`-5`, `0`, `"soon"`, `null`, `[]`, `1e999`, `0.3`, `NaN`, `Infinity`, `1e9`} {
+		ids[hint] = s.Begin(t, job(hint))
+	}
+	const aDay = `1e9`
+	task := s.Await(t, job(aDay), ids[aDay], working)
 	if wait := task.GetNextPollTime().AsTime().Sub(task.GetLastPollTime().AsTime()); wait.Hours() < 20 || wait.Hours() > 30 {
 		t.Errorf("after a hint of 1e9 seconds the next poll is in %s, want a day", wait)
 	}
 	// The wish to cancel it does not wait so long.
-	s.Cancel(t, j, id)
-	s.Await(t, j, id, cancelled)
-	// NaN and Infinity are no JSON: the answer is no answer, and the task has an end all the same.
-	for _, hint := range []string{"NaN", "Infinity"} {
-		j := Job{Name: "hint " + hint, User: "hints", Spec: map[string]any{"polls": 2, "poll_after": hint}}
-		id := s.Begin(t, j)
-		Eventually(t, "a poll was answered with "+hint, func() bool { return len(s.callsOf(t, fakemcp.JobStatus, j.Name)) >= 2 })
-		s.Await(t, j, id, completed)
+	s.Cancel(t, job(aDay), ids[aDay])
+	s.Await(t, job(aDay), ids[aDay], cancelled)
+	delete(ids, aDay)
+	for hint, id := range ids {
+		s.Await(t, job(hint), id, completed)
 	}
 }
 
@@ -74,17 +73,23 @@ func aStatusToolThatFails(t *testing.T, s *Stage) {
 
 // A status answer that means nothing ends the task, and says so; one that says that there is no such job, too.
 func aStatusAnswerThatMakesNoSense(t *testing.T, s *Stage) {
-	for answer, reason := range map[string]string{
+	reasons := map[string]string{
 		"other_id": "protocol_error", "no_structured": "protocol_error", "unknown_status": "protocol_error", "no_question": "protocol_error",
 		"not_found": "remote_lost",
-	} {
-		j := Job{Name: "answers-" + answer, Sink: hookSink, Spec: map[string]any{"status_answers": []string{"ok", answer}, "polls": 100_000}}
-		id := s.Begin(t, j)
-		task := s.Await(t, j, id, failed)
+	}
+	ids := map[string]string{}
+	job := func(answer string) Job {
+		return Job{Name: "answers-" + answer, Sink: hookSink, Spec: map[string]any{"status_answers": []string{"ok", answer}, "polls": 100_000}}
+	}
+	for answer := range reasons {
+		ids[answer] = s.Begin(t, job(answer))
+	}
+	for answer, reason := range reasons {
+		task := s.Await(t, job(answer), ids[answer], failed)
 		if task.GetFailureReason() != reason || task.GetError() == "" {
 			t.Errorf("after the answer %s the task is %v, want the reason %s", answer, task, reason)
 		}
-		AwaitNews(t, func() []News { return s.Told(t) }, id, failed)
+		AwaitNews(t, func() []News { return s.Told(t) }, ids[answer], failed)
 	}
 }
 

@@ -29,6 +29,7 @@ func TestASessionWithALiveTaskIsHeld(t *testing.T) {
 			s.Write(t, servers)
 			s.LaunchAll(t)
 			s.SettledOK(t, "memory", "crowd")
+			s.AwaitTasks(t)
 			j := Job{Name: "held", Server: "memory", Sink: hookSink, Spec: map[string]any{"polls": 3, "poll_after": "6"}}
 			id := s.Begin(t, j)
 			Eventually(t, "the first poll was answered", func() bool { return s.Get(t, j, id).GetLastPollTime() != nil })
@@ -80,6 +81,7 @@ func TestBackgroundCallsRunInTheSessionOfTheirScope(t *testing.T) {
 	})
 	s.LaunchAll(t)
 	s.SettledOK(t, "thread", "shared")
+	s.AwaitTasks(t)
 	for _, scope := range []string{"thread", "shared"} {
 		asked := map[int]bool{}
 		for _, thread := range []string{"monday", "tuesday"} {

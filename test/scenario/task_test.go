@@ -68,7 +68,7 @@ func TestTasks(t *testing.T) {
 				Servers: map[string]any{"modern": toolset(partners.Fake(t, "-protocol", rawrpc.V20260728).Entry())},
 				Setup:   func(s *Stage) { journal = s.Journal },
 			})
-			t.Run("", func(t *testing.T) { // a group: it ends when all have ended
+			t.Run("scenario", func(t *testing.T) { // a group: it ends when all have ended
 				for _, sc := range taskScenarios() {
 					if len(sc.only) > 0 && !slices.Contains(sc.only, topology) {
 						continue
