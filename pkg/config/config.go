@@ -29,6 +29,9 @@ type Config struct {
 	TrustProjectMCP bool `koanf:"trust_project_mcp" flag:"trust-project-mcp" help:"trust the project's servers for this run"`
 	// Postgres is the DSN of the database; empty means SQLite in StateDir (all-in-one only).
 	Postgres string `koanf:"postgres" flag:"postgres" help:"Postgres DSN; empty means SQLite in the state directory (all-in-one only)"`
+	// PostgresListen takes wake-ups from other processes by LISTEN. It must be off where the DSN leads through a pooler that
+	// shares sessions, such as PgBouncer in transaction mode; everything is found by polling then.
+	PostgresListen bool `koanf:"postgres_listen" flag:"postgres-listen" help:"take wake-ups by LISTEN; off behind PgBouncer in transaction mode"`
 	// LogLevel is debug, info, warn or error.
 	LogLevel string `koanf:"log_level" flag:"log-level" help:"debug, info, warn or error"`
 	// LogFormat is text or json.
@@ -130,10 +133,11 @@ func (t Toolproxy) SkippedInterceptors() []string {
 // Defaults returns the configuration before flags, environment and file.
 func Defaults() Config {
 	return Config{
-		Listen:     "127.0.0.1:7400",
-		HTTPListen: "127.0.0.1:7480",
-		LogLevel:   "info",
-		LogFormat:  "text",
+		Listen:         "127.0.0.1:7400",
+		HTTPListen:     "127.0.0.1:7480",
+		PostgresListen: true,
+		LogLevel:       "info",
+		LogFormat:      "text",
 		Peers: Peers{
 			Registry: "127.0.0.1:7401", Toolproxy: "127.0.0.1:7402",
 			Taskworker: "127.0.0.1:7403", Notifier: "127.0.0.1:7404",

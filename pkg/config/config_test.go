@@ -204,7 +204,7 @@ func TestEveryKeyCanComeFromTheEnvironment(t *testing.T) {
 			text = "many"
 		case "tls.cert_file", "tls.key_file", "tls.client_ca_file":
 			continue // together only
-		case "tasks.enabled":
+		case "tasks.enabled", "postgres_listen":
 			text = "false"
 		case "tasks.poll_interval", "tasks.lease", "tasks.max_poll_backoff", "tasks.input_required_poll_interval", "notifier.backoff.base":
 			text = "17s"

@@ -27,6 +27,7 @@ import (
 	"github.com/toolherd/toolherd/pkg/secret"
 	"github.com/toolherd/toolherd/pkg/telemetry"
 	"github.com/toolherd/toolherd/pkg/version"
+	"github.com/toolherd/toolherd/pkg/wake"
 )
 
 // Service is a service as its host sees it.
@@ -134,6 +135,18 @@ func (e *Env) Postgres(ctx context.Context) (*db.DB, error) {
 		if backoff.Sleep(ctx, wait.Next()) != nil {
 			return nil, err
 		}
+	}
+}
+
+// Wake returns the bus by which processes on the same database wake each other, as Config.PostgresListen says.
+func (e *Env) Wake(d *db.DB) wake.Bus {
+	switch {
+	case d.Engine() != db.Postgres:
+		return wake.NewLocal()
+	case e.Config.PostgresListen:
+		return wake.NewPostgres(d.Pool(), e.Log)
+	default:
+		return wake.None()
 	}
 }
 

@@ -26,9 +26,8 @@ type Split struct {
 // Main runs a split service with the arguments and environment of this process and returns its exit status: 0 after an
 // orderly end, 1 after a failure, 2 for wrong usage. A first interrupt ends the service in order, a second at once.
 func Main(s Split) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := Interruptible(context.Background())
 	defer stop()
-	context.AfterFunc(ctx, stop)
 	err := s.run(ctx, os.Args[1:], os.Environ())
 	switch {
 	case err == nil:
@@ -41,6 +40,28 @@ func Main(s Split) int {
 			return 2
 		}
 		return 1
+	}
+}
+
+// Interruptible returns a context that ends with the first interrupt or SIGTERM. From then on a further one has its default
+// effect, the end of the process: nobody who saw ctx end can be faster than that. The returned function releases all.
+func Interruptible(parent context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(parent)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	released := make(chan struct{})
+	go func() {
+		defer close(released)
+		select {
+		case <-signals:
+		case <-ctx.Done():
+		}
+		signal.Stop(signals)
+		cancel()
+	}()
+	return ctx, func() {
+		cancel()
+		<-released
 	}
 }
 

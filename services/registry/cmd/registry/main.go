@@ -7,7 +7,6 @@ import (
 
 	"github.com/toolherd/toolherd/pkg/host"
 	"github.com/toolherd/toolherd/pkg/run"
-	"github.com/toolherd/toolherd/pkg/wake"
 	"github.com/toolherd/toolherd/services/registry"
 )
 
@@ -24,7 +23,7 @@ func build(ctx context.Context, env *host.Env) (host.Serving, error) {
 	if err != nil {
 		return host.Serving{}, err
 	}
-	bus := wake.NewPostgres(store.Pool(), env.Log)
+	bus := env.Wake(store)
 	cfg, err := registry.FromConfig(env.Config)
 	if err != nil {
 		return host.Serving{}, err

@@ -7,7 +7,6 @@ import (
 
 	"github.com/toolherd/toolherd/pkg/host"
 	"github.com/toolherd/toolherd/pkg/run"
-	"github.com/toolherd/toolherd/pkg/wake"
 	toolproxyv1 "github.com/toolherd/toolherd/proto/gen/toolherd/toolproxy/v1"
 	"github.com/toolherd/toolherd/services/taskworker"
 )
@@ -29,7 +28,7 @@ func build(ctx context.Context, env *host.Env) (host.Serving, error) {
 	if err != nil {
 		return host.Serving{}, err
 	}
-	bus := wake.NewPostgres(store.Pool(), env.Log)
+	bus := env.Wake(store)
 	service, err := taskworker.New(cfg, taskworker.Deps{
 		DB: store, Wake: bus, Remote: toolproxyv1.NewBackgroundToolServiceClient(toolproxy), Log: env.Log, Telemetry: env.Telemetry,
 	})
