@@ -10,15 +10,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/toolherd/toolherd/cmd/toolherd/internal/terminal"
 	"github.com/toolherd/toolherd/pkg/config"
 	"github.com/toolherd/toolherd/pkg/fault"
+	"github.com/toolherd/toolherd/pkg/host"
 	"github.com/toolherd/toolherd/pkg/version"
 )
 
@@ -38,9 +36,8 @@ var errReported = errors.New("reported")
 
 // Main runs the command line and returns the exit status. A first interrupt ends the command in order, a second at once.
 func Main(args []string, s Streams) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := host.Interruptible(context.Background())
 	defer stop()
-	context.AfterFunc(ctx, stop)
 	root := newRoot(s)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)

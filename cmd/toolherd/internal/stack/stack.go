@@ -28,6 +28,8 @@ import (
 	"github.com/toolherd/toolherd/pkg/wake"
 	credentialv1 "github.com/toolherd/toolherd/proto/gen/toolherd/credential/v1"
 	registryv1 "github.com/toolherd/toolherd/proto/gen/toolherd/registry/v1"
+	taskv1 "github.com/toolherd/toolherd/proto/gen/toolherd/task/v1"
+	toolproxyv1 "github.com/toolherd/toolherd/proto/gen/toolherd/toolproxy/v1"
 	"github.com/toolherd/toolherd/services/notifier"
 	"github.com/toolherd/toolherd/services/registry"
 	"github.com/toolherd/toolherd/services/taskworker"
@@ -116,13 +118,16 @@ func waitFor(ctx context.Context, f func() error) error {
 }
 
 // build makes the services and connects them. It starts nothing.
-func build(ctx context.Context, env *host.Env) (host.Serving, *grpc.ClientConn, error) {
-	cfg := env.Config
+func build(ctx context.Context, env *host.Env) (_ host.Serving, _ *grpc.ClientConn, err error) {
+	parts, err := configure(env.Config)
+	if err != nil {
+		return host.Serving{}, nil, err
+	}
 	store, bus, err := openStore(ctx, env)
 	if err != nil {
 		return host.Serving{}, nil, err
 	}
-	key, err := openKey(cfg)
+	key, err := openKey(env.Config)
 	if err != nil {
 		return host.Serving{}, nil, err
 	}
@@ -131,32 +136,67 @@ func build(ctx context.Context, env *host.Env) (host.Serving, *grpc.ClientConn, 
 	if err != nil {
 		return host.Serving{}, nil, err
 	}
-	regConfig, err := registry.FromConfig(cfg)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, conn.Close())
+		}
+	}()
+	reg, err := registry.New(parts.registry, registry.Deps{DB: store, Wake: bus, Key: key, Log: env.Log})
 	if err != nil {
-		return host.Serving{}, nil, errors.Join(err, conn.Close())
+		return host.Serving{}, nil, err
 	}
-	reg, err := registry.New(regConfig, registry.Deps{DB: store, Wake: bus, Key: key, Log: env.Log})
-	if err != nil {
-		return host.Serving{}, nil, errors.Join(err, conn.Close())
-	}
-	proxy, err := toolproxy.New(toolproxy.FromConfig(cfg), toolproxy.Deps{
+	proxy, err := toolproxy.New(toolproxy.FromConfig(env.Config), toolproxy.Deps{
 		Registry:    registryv1.NewRegistryServiceClient(conn),
 		Credentials: credentialv1.NewCredentialServiceClient(conn),
+		Intake:      taskv1.NewTaskIntakeServiceClient(conn),
+		Tasks:       taskv1.NewTaskServiceClient(conn),
 		Log:         env.Log, Telemetry: env.Telemetry, Redactor: env.Redactor,
 	})
 	if err != nil {
-		return host.Serving{}, nil, errors.Join(err, conn.Close())
+		return host.Serving{}, nil, err
+	}
+	worker, err := taskworker.New(parts.taskworker, taskworker.Deps{
+		DB: store, Wake: bus, Remote: toolproxyv1.NewBackgroundToolServiceClient(conn), Log: env.Log, Telemetry: env.Telemetry,
+	})
+	if err != nil {
+		return host.Serving{}, nil, err
+	}
+	events, err := notifier.New(parts.notifier, notifier.Deps{
+		DB: store, Wake: bus, Log: env.Log, Telemetry: env.Telemetry, Redactor: env.Redactor,
+	})
+	if err != nil {
+		return host.Serving{}, nil, err
 	}
 	return host.Serving{
+		// A worker drains through toolproxy, which needs the registry: callers stop first.
 		Services: []host.Named{
 			{Name: "registry", Service: reg, Stop: 2},
 			{Name: "toolproxy", Service: proxy, Stop: 1},
-			{Name: "taskworker", Service: taskworker.New()},
-			{Name: "notifier", Service: notifier.New()},
+			{Name: "taskworker", Service: worker},
+			{Name: "notifier", Service: events},
 		},
 		Tasks:    []run.Task{{Name: "wake-up bus", Run: bus.Run}},
 		Loopback: loopback,
 	}, conn, nil
+}
+
+// parts are what the services are told.
+type parts struct {
+	registry   registry.Config
+	taskworker taskworker.Config
+	notifier   notifier.Config
+}
+
+// configure checks the configuration of every service before anything is opened.
+func configure(cfg config.Config) (p parts, err error) {
+	if p.registry, err = registry.FromConfig(cfg); err != nil {
+		return p, err
+	}
+	if p.taskworker, err = taskworker.FromConfig(cfg); err != nil {
+		return p, err
+	}
+	p.notifier, err = notifier.FromConfig(cfg)
+	return p, err
 }
 
 // openStore opens and migrates the database.
@@ -172,10 +212,7 @@ func openStore(ctx context.Context, env *host.Env) (*db.DB, wake.Bus, error) {
 	if err := store.Migrate(ctx); err != nil {
 		return nil, nil, err
 	}
-	if store.Engine() == db.Postgres {
-		return store, wake.NewPostgres(store.Pool(), env.Log), nil
-	}
-	return store, wake.NewLocal(), nil
+	return store, env.Wake(store), nil
 }
 
 // Migrate brings the database of a configuration to the schema of this version.
