@@ -13,9 +13,11 @@ import (
 )
 
 // JudgeBound judges an entry that a task is bound to, as one of the snapshot in force: what this version and the
-// interceptors of today do not allow is not allowed to tasks either.
+// interceptors of today do not allow is not allowed to tasks either. That no more tasks are taken in does not matter.
 func (a *Activator) JudgeBound(s *registryv1.Snapshot, w *registryv1.ServerEntry) *Entry {
-	e := a.judge(w)
+	draining := Activator{a.o}
+	draining.o.NoTasks = ""
+	e := draining.judge(w)
 	if e.Startable() && e.config.Transport.IsRemote() {
 		if missing := a.missingInterceptors(s.GetInterceptorsJson()); missing != "" {
 			e.refuse(missing)

@@ -21,7 +21,7 @@ import (
 	"github.com/toolherd/toolherd/services/toolproxy/internal/wiretest"
 )
 
-const plain = `{"command":"run"}`
+const plain = `{"command":"run","task_toolsets":[{"name":"jobs","submit_tool":"start","status_tool":"status","cancel_tool":"stop"}]}`
 
 // TASK-052: a background call runs in the session that background_scope names; thread is that of the submit.
 func TestCallsRunInTheSessionOfTheirScope(t *testing.T) {

@@ -138,6 +138,7 @@ func (f *fixture) build(sessions int) {
 		Forsake: f.pool.Forsake,
 		Activator: activation.New(activation.Options{
 			Credentials: &f.keeper, Redactor: f.redactor, MaxNameLength: 64, Log: log,
+			NoTasks: "none are taken in", // which is no reason to leave those alone that there are
 			Environment: func() func(string) (string, bool) {
 				return func(name string) (string, bool) { v, ok := f.vars[name]; return v, ok }
 			},
