@@ -267,4 +267,16 @@ func TestAWorkerOutlivesItsDatabaseAndSaysSoOnce(t *testing.T) {
 			}
 		}
 	}
+
+	// Nor does a database that is away hold up the end.
+	r.onPoll("last", hangs)
+	n.submit(t, alice, "last")
+	r.awaitCalls(t, "poll", "last", 1)
+	r.onPoll("last", fails(context.DeadlineExceeded))
+	cluster.Stop()
+	began := time.Now()
+	n.stop()
+	if took := time.Since(began); took > 18*time.Second {
+		t.Errorf("the shutdown took %v", took)
+	}
 }

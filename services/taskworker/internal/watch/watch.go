@@ -106,18 +106,18 @@ func (h *Hub) Run(ctx context.Context) error {
 	for {
 		n, err := h.look(ctx)
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // the look was given up because of ctx
+			return nil
 		}
 		outage.Note(ctx, err)
 		if err != nil {
 			if backoff.Sleep(ctx, delays.Next()) != nil {
-				return nil //nolint:nilerr // only ctx ends the wait
+				return nil
 			}
 			continue
 		}
 		delays.Reset()
 		if backoff.Sleep(ctx, pause) != nil {
-			return nil //nolint:nilerr // only ctx ends the wait
+			return nil
 		}
 		if n == 0 {
 			select {
