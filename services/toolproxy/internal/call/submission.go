@@ -171,12 +171,14 @@ func (s *submission) commit(ctx context.Context, r *intake.Reservation, remote *
 	q := &taskv1.CommitTaskRequest{Handle: started.Handle(), RemoteTaskId: started.RemoteID(), Status: first.Status().Proto()}
 	q.PollAfter, q.RemoteTtl = first.Proto().GetPollAfter(), first.Proto().GetTtl()
 	stored, err := r.Commit(ctx, q, func(err error) { s.answer(nil, s.k.unstored(err, id)) })
-	switch {
-	case err == nil:
+	if err == nil {
 		if !s.answer(s.k.handle(stored, "the work goes on in the background under this id; its result follows when it has ended"), nil) {
 			s.cancel(ctx, id)
 		}
 		return
+	}
+	s.c.o.Pool.Unhold(id)
+	switch {
 	case fault.Is(err, fault.ReservationExpired):
 		s.undo(ctx, id, remote, started)
 		s.answer(nil, s.k.fault(fault.ReservationExpired,
@@ -193,7 +195,6 @@ func (s *submission) commit(ctx context.Context, r *intake.Reservation, remote *
 		s.c.o.Log.ErrorContext(ctx, "a task was submitted and could not be stored; its server goes on",
 			"task_id", id, "server", s.k.upstream.Name, "err", err)
 	}
-	s.c.o.Pool.Unhold(id)
 }
 
 // undo asks the server, once, to stop a task that was not stored.
