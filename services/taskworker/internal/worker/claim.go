@@ -21,7 +21,7 @@ type claimed struct {
 }
 
 // claimLoop claims what is due until ctx ends: at once, then when the store says that something will be due, on a hint,
-// and after PollInterval in any case.
+// when a task was written that is due sooner, and after PollInterval in any case.
 func (w *Worker) claimLoop(ctx context.Context) {
 	hints, stop := w.o.Bus.Subscribe(task.TopicDue)
 	defer stop()
@@ -54,6 +54,8 @@ func (w *Worker) claimLoop(ctx context.Context) {
 		case <-timer.C:
 		case <-woken:
 			due = false // or it is: the store is asked
+		case <-w.settler.soon:
+			due = false
 		}
 	}
 }

@@ -59,10 +59,16 @@ type settler struct {
 	counts *counts
 	log    *slog.Logger
 	items  chan item // closed when no more come
+
+	pollInterval time.Duration
+	soon         chan struct{} // something that was written is due before the claimer would look again
 }
 
 func newSettler(o Options, c *counts) *settler {
-	return &settler{store: o.Store, hints: o.Hints, counts: c, log: o.Log, items: make(chan item, 2*maxBatch)}
+	return &settler{
+		store: o.Store, hints: o.Hints, counts: c, log: o.Log, items: make(chan item, 2*maxBatch),
+		pollInterval: o.PollInterval, soon: make(chan struct{}, 1),
+	}
 }
 
 // add has an outcome written while its lease lives. It waits while the settler is behind, and so slows the claims, but
@@ -226,11 +232,26 @@ func (s *settler) settle(ctx context.Context, items []item) (left []item, err er
 		default:
 			s.counts.ok.Inc()
 		}
+		if s.isSoon(outcomes[i], d) {
+			select {
+			case s.soon <- struct{}{}:
+			default: // said already
+			}
+		}
 		topics.changed = topics.changed || d.Changed
 		topics.events = topics.events || d.Event
 	}
 	topics.send(s.hints)
 	return left, err
+}
+
+// isSoon reports whether the task of an outcome may be due again within a poll interval: the remote asked for that, or
+// another kind of call comes next. A failure and a poll without a hint wait for longer.
+func (s *settler) isSoon(o task.Outcome, d task.Settled) bool {
+	if d.Status.Terminal() || o.Snapshot == nil {
+		return false
+	}
+	return o.Claim.Kind != task.Poll || o.Snapshot.PollAfter > 0 && o.Snapshot.PollAfter < s.pollInterval
 }
 
 // news is what a batch did that somebody may wait for.
