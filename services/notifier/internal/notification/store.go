@@ -117,6 +117,9 @@ type Streams interface {
 	// Ack acknowledges an event for a group. A repeat changes nothing, nor does an event that a newer one has replaced.
 	// Fault: NOTIFICATION_NOT_FOUND.
 	Ack(ctx context.Context, sink, group, eventID string, scope authn.Scope) error
+	// Release gives up the leases of a consumer that goes away, and returns how many they were: who goes on after an earlier
+	// event gets those events at once, who goes on after a later one when the lease would have run out.
+	Release(ctx context.Context, sink, group, consumer string) (int, error)
 	// Forget deletes up to limit pending deliveries whose event is older than retention and whose sink is none of pushed:
 	// nobody has read them. It also deletes groups that did not ask for as long.
 	Forget(ctx context.Context, pushed []string, retention time.Duration, limit int) (int, error)

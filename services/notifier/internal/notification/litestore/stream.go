@@ -61,7 +61,7 @@ const (
     select notification_id, event_sequence
       from notification_offer
      where sink = ?1 and group_name = ?2 and ?3 in ('', user_id) and ?4 in ('', thread_id)
-       and (lease_expire_time <= ?5 or lease_expire_time is null and event_sequence > ?6)
+       and (lease_expire_time <= ?5 or coalesce(lease_owner, '') = '' and event_sequence > ?6)
      order by event_sequence
      limit ?7`
 
@@ -69,7 +69,7 @@ const (
     select notification_id, event_sequence
       from notification_offer
      where sink = ?1 and group_name = ?2 and user_id = ?3 and thread_id = ?4
-       and (lease_expire_time <= ?5 or lease_expire_time is null and event_sequence > ?6)
+       and (lease_expire_time <= ?5 or coalesce(lease_owner, '') = '' and event_sequence > ?6)
      order by event_sequence
      limit ?7`
 
@@ -191,6 +191,21 @@ func (s *Store) Ack(ctx context.Context, sink, group, eventID string, scope auth
 		return fmt.Errorf("acknowledge: %w", err)
 	}
 	return err
+}
+
+// The lease loses its owner and keeps its end, when the event comes again to those who went on after it.
+const releaseSQL = `
+    update notification_offer
+       set lease_owner = ''
+     where sink = ? and group_name = ? and lease_owner = ?`
+
+// Release implements notification.Streams.
+func (s *Store) Release(ctx context.Context, sink, group, consumer string) (int, error) {
+	n, err := affected(s.db.SQL().ExecContext(ctx, releaseSQL, sink, group, consumer))
+	if err != nil {
+		return 0, fmt.Errorf("release: %w", err)
+	}
+	return int(n), nil
 }
 
 const (

@@ -19,6 +19,7 @@ var streamTests = map[string]func(*testing.T, *fixture){
 	"every group gets every event, the first acknowledgement delivers":             groups,
 	"a group that comes later gets what nobody acknowledged, and all that follows": lateGroup,
 	"a newer event takes the place of the older one in every group":                newerInStream,
+	"what a consumer gives up is read at once, and in time by who is further":      releasing,
 	"a reader that goes on after a token gets what follows, in order":              resuming,
 	"a reader gets the events of its scope":                                        scopes,
 	"an acknowledgement needs the event, its sink and its scope":                   foreignAck,
@@ -44,7 +45,10 @@ func (f *fixture) next(r notification.StreamRequest) []notification.StreamEvent 
 	if r.Limit == 0 {
 		r.Limit = 100
 	}
-	r.Consumer, r.Lease = "c1", lease
+	if r.Consumer == "" {
+		r.Consumer = "c1"
+	}
+	r.Lease = lease
 	events, err := f.Next(f.t.Context(), r)
 	if err != nil {
 		f.t.Fatal(err)
@@ -177,6 +181,8 @@ func newerInStream(t *testing.T, f *fixture) {
 	f.reads("h", 0, "b:1", "a:2")
 	f.ack("g", "a:1") // late, and of no effect
 	f.stands("a", 2, notification.Pending)
+	f.passStream(lease)
+	f.reads("g", 0, "b:1", "a:2")
 	f.record(to("", event("a", 1)), to("", event("a", 2)))
 	f.reads("g", 0)
 	f.ack("g", "a:2")
@@ -184,7 +190,36 @@ func newerInStream(t *testing.T, f *fixture) {
 	f.record(to("", event("a", 3)))
 	f.stands("a", 3, notification.Pending)
 	f.reads("g", 0, "a:3")
-	f.reads("h", 0, "a:3")
+	f.reads("h", 0, "b:1", "a:3") // its lease of b ran out, too
+}
+
+// NOTE-018
+func releasing(t *testing.T, f *fixture) {
+	f.record(to(feed, event("a", 1)), to(feed, event("b", 1)), to(feed, event("c", 1)))
+	release := func(sink, consumer string, want int) {
+		t.Helper()
+		if n, err := f.Release(t.Context(), sink, "g", consumer); err != nil || n != want {
+			t.Errorf("released %d of %s, %v, want %d", n, consumer, err, want)
+		}
+	}
+	first := f.next(notification.StreamRequest{Group: "g", Consumer: "one", Limit: 2})
+	f.next(notification.StreamRequest{Group: "g", Consumer: "two"})
+	f.next(notification.StreamRequest{Group: "other", Consumer: "one"})
+	release(feed, "three", 0)
+	release("elsewhere", "one", 0)
+	f.reads("g", 0)
+	release(feed, "one", 2)
+	release(feed, "one", 0)
+	f.reads("g", first[1].Sequence) // which is further
+	f.reads("g", 0, "a:1", "b:1")
+	f.reads("other", 0) // its own consumer has them
+
+	f.passStream(lease - time.Second)
+	release(feed, "c1", 2)
+	f.ack("g", "a:1")
+	f.reads("g", first[1].Sequence)
+	f.passStream(2 * time.Second)
+	f.reads("g", first[1].Sequence, "b:1", "c:1")
 }
 
 // NOTE-018
@@ -239,6 +274,11 @@ func scopes(t *testing.T, f *fixture) {
 				t.Errorf("%s (-want +got):\n%s", name, diff)
 			}
 		}
+	}
+
+	// A group is offered what it can read, and no more.
+	if n := f.count("notification_offer where group_name = 'one'"); n != len(all)-3+5*1 {
+		t.Errorf("the group of one scope has %d offers", n)
 	}
 
 	// A consumer without a scope and one with a scope in the same group share.

@@ -24,7 +24,7 @@ const (
  returning` + columns
 
 	unread = `
-              and (lease_expire_time <= now() or lease_expire_time is null and event_sequence > $5)
+              and (lease_expire_time <= now() or coalesce(lease_owner, '') = '' and event_sequence > $5)
             order by event_sequence
             limit $6::bigint
               for no key update skip locked)`
@@ -159,6 +159,29 @@ func (s *Store) Ack(ctx context.Context, sink, group, eventID string, scope auth
 		return fmt.Errorf("acknowledge: %w", err)
 	}
 	return err
+}
+
+// The lease loses its owner and keeps its end, when the event comes again to those who went on after it.
+//
+// An offer that is locked is acknowledged or withdrawn at this moment. To wait for it could be to wait in a circle.
+const releaseSQL = `
+      with mine as materialized (
+           select notification_id
+             from notification_offer
+            where sink = $1 and group_name = $2 and lease_owner = $3
+              for no key update skip locked)
+    update notification_offer o
+       set lease_owner = ''
+      from mine
+     where o.notification_id = mine.notification_id and o.group_name = $2`
+
+// Release implements notification.Streams.
+func (s *Store) Release(ctx context.Context, sink, group, consumer string) (int, error) {
+	tag, err := s.pool.Exec(ctx, releaseSQL, sink, group, consumer)
+	if err != nil {
+		return 0, fmt.Errorf("release: %w", err)
+	}
+	return int(tag.RowsAffected()), nil
 }
 
 const (
