@@ -25,3 +25,6 @@ func reasonOf(err error) failure {
 	}
 	return f
 }
+
+// unavailable reports whether an error says that nothing happened and another try may help, as when a program is starting.
+func unavailable(err error) bool { return status.Code(err) == codes.Unavailable }

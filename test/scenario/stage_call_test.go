@@ -89,15 +89,21 @@ func (h *Herd) Begin(t testing.TB, j Job) string {
 	return id
 }
 
-// Get returns a task as its owner sees it.
+// Get returns a task as its owner sees it. What is said to be worth another try is tried again: a program may just be
+// coming back.
 func (h *Herd) Get(t testing.TB, j Job, id string) *taskv1.Task {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	out, err := h.Tasks(t).GetTask(ctx, &taskv1.GetTaskRequest{TaskId: id, Scope: j.scope()}, grpc.WaitForReady(true))
-	if err != nil {
-		t.Fatalf("get task %s of job %s: %v", id, j.Name, err)
-	}
+	var out *taskv1.GetTaskResponse
+	Eventually(t, "task "+id+" can be asked for", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		var err error
+		out, err = h.Tasks(t).GetTask(ctx, &taskv1.GetTaskRequest{TaskId: id, Scope: j.scope()}, grpc.WaitForReady(true))
+		if err != nil && !unavailable(err) {
+			t.Fatalf("get task %s of job %s: %v", id, j.Name, err)
+		}
+		return err == nil
+	})
 	return out.GetTask()
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	notifierv1 "github.com/toolherd/toolherd/proto/gen/toolherd/notifier/v1"
 	taskv1 "github.com/toolherd/toolherd/proto/gen/toolherd/task/v1"
 	fakemcp "github.com/toolherd/toolherd/test/fakemcp/fake"
 )
@@ -33,29 +34,47 @@ func (l *Ledger) Add(j Job, id string, ends ...taskStatus) {
 // AwaitEnds waits until each task has ended, and each sink in told has heard of it.
 func (l *Ledger) AwaitEnds(t testing.TB, s *Stage, told func() []News) {
 	t.Helper()
-	var open []string
-	Eventually(t, "every task has ended", func() bool {
-		open = open[:0]
+	await := func(what string, missing func() []string) {
+		t.Helper()
+		var last []string
+		if !poll(patience, func() bool { last = missing(); return len(last) == 0 }) {
+			t.Fatalf("waited %s in vain: %s; not so are\n%s", patience, what, strings.Join(last, "\n"))
+		}
+	}
+	await("every task has ended", func() (open []string) {
 		tasks := s.listAll(t)
 		for _, e := range l.entries {
 			if task := tasks[e.id]; !statusOf(task).final() {
 				open = append(open, fmt.Sprintf("%s: %v", e.job.Name, task))
 			}
 		}
-		return len(open) == 0
+		return open
 	})
-	Eventually(t, "the end of every task has been told", func() bool {
+	Eventually(t, "every job that the remote took is a task, or is one that says that nobody knows", func() bool {
+		return len(jobNames(s.records(t))) <= len(s.listAll(t))
+	})
+	await("the end of every task has been told", func() (untold []string) {
 		heard := map[string]bool{}
 		for _, n := range told() {
 			heard[n.Body.TaskID+" "+n.Body.Status] = true
 		}
 		for id, task := range s.listAll(t) {
 			if !heard[id+" "+statusOf(task).String()] {
-				return false
+				untold = append(untold, fmt.Sprint(task, " ", s.deliveries(t, id)))
 			}
 		}
-		return true
+		return untold
 	})
+}
+
+// deliveries lists what the notifier knows about the events of a task.
+func (s *Stage) deliveries(t testing.TB, id string) []*notifierv1.Notification {
+	t.Helper()
+	page, err := s.Notifications(t).ListNotifications(t.Context(), &notifierv1.ListNotificationsRequest{TaskId: id})
+	if err != nil {
+		t.Logf("list the notifications of %s: %v", id, err)
+	}
+	return page.GetNotifications()
 }
 
 // Check verifies the promises for every task that the Stage has, expected or not.
