@@ -14,6 +14,8 @@ import (
 
 func TestConformance(t *testing.T) { tasktest.Run(t, open) }
 
+func TestInterleavings(t *testing.T) { tasktest.Interleave(t, open(t, tasktest.Policy())) }
+
 func open(t *testing.T, p task.Policy) tasktest.Bench {
 	d := dbtest.SQLite(t)
 	exec := func(t *testing.T, statement string, args ...any) {

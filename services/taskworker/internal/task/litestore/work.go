@@ -37,8 +37,8 @@ type leased struct {
 	due time.Time
 }
 
-// Claim implements task.Store.
-func (s *Store) Claim(ctx context.Context, worker string, limit int) ([]task.Claim, error) {
+// Claim implements task.Store. Which worker it is for is on record once the claim is settled.
+func (s *Store) Claim(ctx context.Context, _ string, limit int) ([]task.Claim, error) {
 	var claims []leased
 	err := s.write(ctx, func(tx *sql.Tx, now time.Time) error {
 		rows, err := tx.QueryContext(ctx, claimSQL, stamp(now), stamp(now.Add(s.policy.Lease)), limit)

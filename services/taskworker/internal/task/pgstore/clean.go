@@ -39,7 +39,7 @@ func (s *Store) Expire(ctx context.Context, limit int) ([]string, error) {
 			if l == nil {
 				continue
 			}
-			if step := s.policy.Expire(l, found.now); step.Moved {
+			if step := s.policy.Expire(&l.Live, found.now); step.Moved {
 				w.save(l, step)
 				ids = append(ids, id)
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -13,94 +14,113 @@ import (
 	"github.com/toolherd/toolherd/services/taskworker/internal/task"
 )
 
-const liveColumns = `
-           t.task_id, t.task_name, t.server, t.user_id, t.thread_id, t.run_id, t.tool_call_id, t.notify_sink, t.traceparent,
-           t.status, t.status_message, t.progress_current, t.progress_total, t.version, t.event_version, t.event_fingerprint,
-           t.input_round, t.input_required_json, t.tracking_degraded, t.cancel_requested_time, t.create_time, t.update_time,
-           t.expire_time, t.expire_limit_time, l.fence, l.due_time, l.lease_kind, l.poll_time, l.cancel_time, l.last_poll_time,
-           l.last_poll_error, l.error_count, l.unchanged_count, l.cancel_failure_count, l.attempt_count`
+const (
+	// The ids are locked in the order in which they come, one look into the index for each however many rows the planner
+	// expects. A row is given as it is once it is locked.
+	lockHead = `
+    select l.ctid::text, l.task_id, l.fence, l.due_time, l.lease_kind, l.poll_time, l.cancel_time, l.last_poll_time, l.last_poll_error,
+           l.error_count, l.unchanged_count, l.cancel_failure_count, l.attempt_count
+      from unnest($1::text[]) as u (task_id)
+     cross join lateral (select ctid, * from task_live where task_live.task_id = u.task_id for update`
 
-func scanLive(row pgx.CollectableRow) (*task.Live, error) {
-	var l task.Live
-	var current, total *float64
-	var input []byte
-	var lease *string
-	var cancelled, expires, limit, poll, cancel, lastPoll pgtype.Timestamptz
-	err := row.Scan(&l.ID, &l.Name, &l.Server, &l.Scope.UserID, &l.Scope.ThreadID, &l.RunID, &l.ToolCallID, &l.NotifySink, &l.Traceparent,
-		&l.Status, &l.StatusMessage, &current, &total, &l.Version, &l.EventVersion, &l.EventFingerprint,
-		&l.InputRound, &input, &l.TrackingDegraded, &cancelled, &l.Created, &l.Updated,
-		&expires, &limit, &l.Fence, &l.Due, &lease, &poll, &cancel, &lastPoll,
-		&l.LastPollError, &l.Errors, &l.Unchanged, &l.CancelFailures, &l.AttemptCount)
-	if err != nil {
-		return nil, err
-	}
-	if current != nil {
-		l.Progress = &task.Progress{Current: *current, Total: total}
-	}
-	if lease != nil {
-		l.Lease = task.Lease(*lease)
-	}
-	l.InputRequired = input
-	l.Created, l.Updated, l.Due = l.Created.UTC(), l.Updated.UTC(), l.Due.UTC()
-	l.CancelRequested, l.Expires, l.ExpireLimit = utc(cancelled), utc(expires), utc(limit)
-	l.Poll, l.Cancel, l.LastPoll = utc(poll), utc(cancel), utc(lastPoll)
-	l.NextPoll = task.NextCall(l.Poll, l.Cancel)
-	return &l, nil
+	lockSQL     = lockHead + `) l`
+	lockFreeSQL = lockHead + ` skip locked) l`
+
+	// The rest is read after that, in a statement whose snapshot is younger than the locks. The ids go through a subquery,
+	// of which the planner expects few rows: else it might read the table from end to end.
+	restSQL = `
+    select task_id, task_name, server, user_id, thread_id, run_id, tool_call_id, notify_sink, traceparent,
+           status, status_message, progress_current, progress_total, version, event_version, event_fingerprint,
+           input_round, input_required_json, tracking_degraded, cancel_requested_time, create_time, update_time,
+           expire_time, expire_limit_time, clock_timestamp()
+      from task_task
+     where task_id = any(array(select unnest($1::text[]))) and end_time is null`
+
+	// lockWaitSQL bounds how long a row is waited for that someone else has locked. The setting ends with the transaction.
+	lockWaitSQL = `select set_config('lock_timeout', '3s', true)`
+)
+
+// row is a task that is not final, as it is stored.
+type row struct {
+	task.Live
+	at string // where its row of task_live is; nobody moves it while it is locked
 }
 
-const (
-	// What is locked, and not skipped, is read in a statement that follows: its snapshot is younger than the locks.
-	lockSQL = `
-    select task_id
-      from task_live
-     where task_id = any($1::text[])
-     order by task_id
-       for update`
-
-	lockFreeSQL = lockSQL + ` skip locked`
-
-	liveSQL = `
-    select ` + liveColumns + `
-      from task_live l
-      join task_task t on t.task_id = l.task_id
-     where l.task_id = any($1::text[])`
-)
+// scanLock reads a row of task_live.
+func scanLock(from pgx.CollectableRow) (*row, error) {
+	var r row
+	var lease *string
+	var poll, cancel, lastPoll pgtype.Timestamptz
+	err := from.Scan(&r.at, &r.ID, &r.Fence, &r.Due, &lease, &poll, &cancel, &lastPoll, &r.LastPollError,
+		&r.Errors, &r.Unchanged, &r.CancelFailures, &r.AttemptCount)
+	if lease != nil {
+		r.Lease = task.Lease(*lease)
+	}
+	r.Due, r.Poll, r.Cancel, r.LastPoll = r.Due.UTC(), utc(poll), utc(cancel), utc(lastPoll)
+	r.NextPoll = task.NextCall(r.Poll, r.Cancel)
+	return &r, err
+}
 
 // lives are tasks that are not final.
 type lives struct {
-	locked map[string]*task.Live
+	locked map[string]*row
 	others []string // those that are locked by someone else
 	now    time.Time
 }
 
-// lockWaitSQL bounds how long a row is waited for that someone else has locked. The setting ends with the transaction.
-const lockWaitSQL = `select set_config('lock_timeout', '3s', true)`
+// scanRest reads a row of task_task into the one that is locked.
+func (s *lives) scanRest(from pgx.CollectableRow) (struct{}, error) {
+	var l task.Live
+	var current, total *float64
+	var input []byte
+	var cancelled, expires, limit pgtype.Timestamptz
+	err := from.Scan(&l.ID, &l.Name, &l.Server, &l.Scope.UserID, &l.Scope.ThreadID, &l.RunID, &l.ToolCallID, &l.NotifySink, &l.Traceparent,
+		&l.Status, &l.StatusMessage, &current, &total, &l.Version, &l.EventVersion, &l.EventFingerprint,
+		&l.InputRound, &input, &l.TrackingDegraded, &cancelled, &l.Created, &l.Updated,
+		&expires, &limit, &s.now)
+	if err != nil {
+		return struct{}{}, err
+	}
+	s.now = s.now.UTC()
+	r := s.locked[l.ID]
+	if r == nil {
+		s.others = append(s.others, l.ID)
+		return struct{}{}, nil
+	}
+	if current != nil {
+		l.Progress = &task.Progress{Current: *current, Total: total}
+	}
+	l.InputRequired = input
+	l.Created, l.Updated = l.Created.UTC(), l.Updated.UTC()
+	l.CancelRequested, l.Expires, l.ExpireLimit = utc(cancelled), utc(expires), utc(limit)
+	l.LastPoll, l.LastPollError, l.NextPoll = r.LastPoll, r.LastPollError, r.NextPoll
+	l.Fence, l.Lease, l.Due, l.Poll, l.Cancel = r.Fence, r.Lease, r.Due, r.Poll, r.Cancel
+	l.Errors, l.Unchanged, l.CancelFailures, l.AttemptCount = r.Errors, r.Unchanged, r.CancelFailures, r.AttemptCount
+	r.Live = l
+	return struct{}{}, nil
+}
 
 // lock locks those of the tasks that are not final, waiting for each or skipping it, by sql.
 func lock(ctx context.Context, tx pgx.Tx, sql string, ids []string) (lives, error) {
-	out := lives{locked: map[string]*task.Live{}}
-	var got []string
-	var found []*task.Live
+	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
+	out := lives{locked: make(map[string]*row, len(ids))}
 	var b pgx.Batch
 	if sql == lockSQL {
 		b.Queue(lockWaitSQL)
 	}
-	ask(&b, &got, pgx.RowTo[string], sql, ids)
-	ask(&b, &found, scanLive, liveSQL, ids)
-	askTime(&b, &out.now)
+	b.Queue(sql, ids).Query(func(rows pgx.Rows) error {
+		got, err := pgx.CollectRows(rows, scanLock)
+		for _, r := range got {
+			out.locked[r.ID] = r
+		}
+		return err
+	})
+	b.Queue(restSQL, ids).Query(func(rows pgx.Rows) error {
+		_, err := pgx.CollectRows(rows, out.scanRest)
+		return err
+	})
 	if err := tx.SendBatch(ctx, &b).Close(); err != nil {
 		return out, fmt.Errorf("lock: %w", err)
-	}
-	mine := make(map[string]bool, len(got))
-	for _, id := range got {
-		mine[id] = true
-	}
-	for _, l := range found {
-		if mine[l.ID] {
-			out.locked[l.ID] = l
-		} else {
-			out.others = append(out.others, l.ID)
-		}
 	}
 	return out, nil
 }
@@ -141,7 +161,7 @@ const (
                   $8::text[], $9::integer[], $10::integer[], $11::integer[], $12::bigint[])
         as u (task_id, fence, due_time, lease_kind, poll_time, cancel_time, last_poll_time, last_poll_error, error_count,
               unchanged_count, cancel_failure_count, attempt_count)
-     where l.task_id = u.task_id`
+     where l.task_id = u.task_id and l.ctid = any(array(select unnest($13::text[])::tid))`
 
 	dropLiveSQL = `delete from task_live where task_id = any($1::text[])`
 
@@ -178,7 +198,7 @@ type writes struct {
 
 // moves are the columns of moveSQL.
 type moves struct {
-	id                                    []string
+	id, at                                []string
 	fence                                 []int64
 	due                                   []time.Time
 	lease                                 []*string
@@ -219,7 +239,8 @@ func (w *writes) announce(step task.Step) {
 }
 
 // save writes what a step did to a task.
-func (w *writes) save(l *task.Live, step task.Step) {
+func (w *writes) save(r *row, step task.Step) {
+	l := &r.Live
 	if a := step.Attempt; a != nil {
 		t := &w.attempts
 		t.id, t.number = append(t.id, l.ID), append(t.number, l.AttemptCount)
@@ -235,7 +256,7 @@ func (w *writes) save(l *task.Live, step task.Step) {
 		w.dropped = append(w.dropped, l.ID)
 	default:
 		m := &w.moved
-		m.id, m.fence, m.due = append(m.id, l.ID), append(m.fence, l.Fence), append(m.due, l.Due)
+		m.id, m.at, m.fence, m.due = append(m.id, l.ID), append(m.at, r.at), append(m.fence, l.Fence), append(m.due, l.Due)
 		m.lease, m.lastError = append(m.lease, nullable(l.Lease)), append(m.lastError, l.LastPollError)
 		m.poll, m.cancel, m.lastPoll = append(m.poll, stamp(l.Poll)), append(m.cancel, stamp(l.Cancel)), append(m.lastPoll, stamp(l.LastPoll))
 		m.errorCount, m.unchanged = append(m.errorCount, int32(l.Errors)), append(m.unchanged, int32(l.Unchanged))
@@ -262,7 +283,7 @@ func (w *writes) change(l *task.Live, beside json.RawMessage) {
 // send writes everything in one round trip, and events in another.
 func (w *writes) send(ctx context.Context, tx pgx.Tx) error {
 	if m := w.moved; len(m.id) > 0 {
-		w.batch.Queue(moveSQL, m.id, m.fence, m.due, m.lease, m.poll, m.cancel, m.lastPoll, m.lastError, m.errorCount, m.unchanged, m.cancelFailures, m.attempts)
+		w.batch.Queue(moveSQL, m.id, m.fence, m.due, m.lease, m.poll, m.cancel, m.lastPoll, m.lastError, m.errorCount, m.unchanged, m.cancelFailures, m.attempts, m.at)
 	}
 	if len(w.dropped) > 0 {
 		w.batch.Queue(dropLiveSQL, w.dropped)

@@ -27,6 +27,7 @@ import (
 type Store struct {
 	pool   *pgxpool.Pool
 	policy task.Policy
+	floor  floor
 }
 
 var (

@@ -16,6 +16,10 @@ import (
 
 func TestConformance(t *testing.T) { conform(t, dbtest.Postgres(t)) }
 
+func TestInterleavings(t *testing.T) {
+	tasktest.Interleave(t, bench(dbtest.Postgres(t), tasktest.Policy()))
+}
+
 // What PgBouncer in transaction mode needs: no statement is kept in a session.
 //
 // TASK-054

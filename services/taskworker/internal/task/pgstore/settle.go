@@ -58,7 +58,7 @@ func (s *Store) settle(ctx context.Context, outcomes []task.Outcome, sql string)
 		for _, o := range outcomes {
 			step := task.Step{Settled: task.Settled{TaskID: o.Claim.TaskID, Dropped: true}}
 			if l := found.locked[o.Claim.TaskID]; l != nil {
-				step = s.policy.Settle(l, o, found.now, jitter())
+				step = s.policy.Settle(&l.Live, o, found.now, jitter())
 				w.save(l, step)
 			} else if slices.Contains(found.others, o.Claim.TaskID) {
 				locked = append(locked, o)
@@ -87,7 +87,7 @@ func (s *Store) Release(ctx context.Context, holds []task.Hold) error {
 		var w writes
 		for _, h := range holds {
 			if l := found.locked[h.TaskID]; l != nil {
-				w.save(l, s.policy.Release(l, h, found.now))
+				w.save(l, s.policy.Release(&l.Live, h, found.now))
 			}
 		}
 		return w.send(ctx, tx)

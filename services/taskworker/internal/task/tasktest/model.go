@@ -52,8 +52,10 @@ type grip struct {
 
 func (m *model) live(g *grip) bool { return !g.over && !g.fenced && g.until > m.now }
 
+// Interleave does at random what callers, workers and time do to a store, and compares it to a model after every step.
+//
 // TASK-001 TASK-018 TASK-029
-func interleavings(t *testing.T, b Bench) {
+func Interleave(t *testing.T, b Bench) {
 	n := 0
 	rapid.Check(t, func(r *rapid.T) {
 		for _, table := range []string{"task_live", "task_attempt", "task_result", "task_request", "task_task", "task_reservation"} {

@@ -81,7 +81,6 @@ func Run(t *testing.T, open Open) {
 		"ConcurrentSafe: no task is claimed twice under one fence":      claimers,
 		"ConcurrentSafe: everyone at once":                              everyone,
 		"a row that cannot be written hinders no other":                 badRow,
-		"RandomSafe: interleavings keep the invariants":                 interleavings,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, open(t, Policy())) })
 	}
