@@ -19,6 +19,7 @@ import (
 // file is docker-compose.yml, as far as it is used there: another key fails the test.
 type file struct {
 	Name         string             `yaml:"name"`
+	XDSN         string             `yaml:"x-dsn"`
 	XEnvironment map[string]string  `yaml:"x-environment"`
 	Services     map[string]service `yaml:"services"`
 	Volumes      map[string]any     `yaml:"volumes"`

@@ -52,6 +52,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	s := &story{Options: o, dir: dir, began: time.Now()}
 	defer func() { err = errors.Join(err, s.end()) }()
+	s.print("A durable task, from its submit to its event, with a kill -9 in between. Everything is in\n%s, which is removed at the end.\n", dir)
 	for i, step := range s.steps() {
 		s.print("\n%d. %s\n", i+1, step.title)
 		if err := step.run(ctx); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/toolherd/toolherd/cmd/toolherd/internal/follow"
 	"github.com/toolherd/toolherd/pkg/backoff"
@@ -111,8 +112,12 @@ func (s *story) whileStarting(ctx context.Context, req *toolproxyv1.ListToolsReq
 	})
 }
 
-func (s *story) callTool(ctx context.Context, name, arguments string) (*toolproxyv1.CallToolResponse, error) {
-	req := &toolproxyv1.CallToolRequest{Name: name, Scope: scope(), Args: &toolproxyv1.CallToolRequest_ArgumentsJson{ArgumentsJson: arguments}}
+func (s *story) callTool(ctx context.Context, name string, arguments map[string]any) (*toolproxyv1.CallToolResponse, error) {
+	encoded, err := structpb.NewStruct(arguments)
+	if err != nil {
+		return nil, err
+	}
+	req := &toolproxyv1.CallToolRequest{Name: name, Scope: scope(), Args: &toolproxyv1.CallToolRequest_Arguments{Arguments: encoded}}
 	if err := s.show(tools+"CallTool", req); err != nil {
 		return nil, err
 	}
@@ -120,7 +125,7 @@ func (s *story) callTool(ctx context.Context, name, arguments string) (*toolprox
 }
 
 func (s *story) call(ctx context.Context) error {
-	out, err := s.callTool(ctx, "demo_add", `{"a": 2, "b": 40}`)
+	out, err := s.callTool(ctx, "demo_add", map[string]any{"a": 2, "b": 40})
 	if err != nil {
 		return err
 	}
@@ -132,7 +137,7 @@ func (s *story) call(ctx context.Context) error {
 }
 
 func (s *story) submit(ctx context.Context) error {
-	out, err := s.callTool(ctx, "demo_start_report", fmt.Sprintf(`{"topic": "herding tools", "seconds": %d}`, seconds))
+	out, err := s.callTool(ctx, "demo_start_report", map[string]any{"topic": "herding tools", "seconds": seconds})
 	if err != nil {
 		return err
 	}
