@@ -8,6 +8,8 @@
 //	         ─secrets───▶ activation      │
 //	                                      ▼
 //	agent ─CallTool─▶ call ─▶ pool ─▶ session ─▶ link ─▶ stdio │ streamhttp │ sse ─▶ MCP server
+//	                    │ driver ▲
+//	worker ─GetRemoteTask─▶ background
 //
 // # Guarantees
 //
@@ -18,6 +20,8 @@
 //     the entry says otherwise.
 //   - A changed configuration takes effect with one swap of a pointer; only sessions whose fingerprint changed end, after
 //     the calls they carry.
+//   - A durable task is called where it was submitted, whatever becomes of its entry, and holds its session until it has
+//     ended; trust that was revoked ends that.
 //   - An entry that asks for credentials or interceptors which this version does not have is in error and never called.
 //   - No process of an MCP server outlives this one, however it ends (package watchdog).
 //
