@@ -8,7 +8,7 @@
 //	         ─secrets───▶ activation      │
 //	                                      ▼
 //	agent ─CallTool─▶ call ─▶ pool ─▶ session ─▶ link ─▶ stdio │ streamhttp │ sse ─▶ MCP server
-//	                    │ driver ▲
+//	                    │ driver ▲     (a submit also tells taskworker, before and after: intake)
 //	worker ─GetRemoteTask─▶ background
 //
 // # Guarantees
@@ -22,6 +22,10 @@
 //     the calls they carry.
 //   - A durable task is called where it was submitted, whatever becomes of its entry, and holds its session until it has
 //     ended; trust that was revoked ends that.
+//   - An agent gets the handle of a durable task only once taskworker has stored it, and a submit that nobody knows the
+//     outcome of is on record as a failed task. Whoever asked may go away meanwhile: the books are kept, and a task that
+//     nobody was told of is cancelled.
+//   - An ordinary call makes no call of another service, whether tasks run or not.
 //   - An entry that asks for credentials or interceptors which this version does not have is in error and never called.
 //   - No process of an MCP server outlives this one, however it ends (package watchdog).
 //

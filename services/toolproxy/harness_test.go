@@ -179,7 +179,8 @@ func start(t testing.TB, c toolproxy.Config) *proxy {
 	return p
 }
 
-func startWith(t testing.TB, c toolproxy.Config, r *registry) *proxy {
+// startWith runs a toolproxy with this registry and, if given, other dependencies.
+func startWith(t testing.TB, c toolproxy.Config, r *registry, change ...func(*toolproxy.Deps)) *proxy {
 	t.Helper()
 	conn, stopRegistry := serve(t, func(s grpc.ServiceRegistrar) {
 		registryv1.RegisterRegistryServiceServer(s, r)
@@ -193,10 +194,14 @@ func startWith(t testing.TB, c toolproxy.Config, r *registry) *proxy {
 		c.WorkspaceRoot = filepath.Join(t.TempDir(), "workspaces")
 	}
 	p := &proxy{registry: r, redactor: secret.NewRedactor()}
-	p.service, err = toolproxy.New(c, toolproxy.Deps{
+	deps := toolproxy.Deps{
 		Registry: registryv1.NewRegistryServiceClient(conn), Credentials: credentialv1.NewCredentialServiceClient(conn),
 		Log: quiet(), Telemetry: tel, Redactor: p.redactor,
-	})
+	}
+	for _, c := range change {
+		c(&deps)
+	}
+	p.service, err = toolproxy.New(c, deps)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	corev1 "github.com/toolherd/toolherd/proto/gen/toolherd/core/v1"
 	taskv1 "github.com/toolherd/toolherd/proto/gen/toolherd/task/v1"
 	toolproxyv1 "github.com/toolherd/toolherd/proto/gen/toolherd/toolproxy/v1"
+	"github.com/toolherd/toolherd/services/toolproxy/internal/background"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/driver"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/exchange"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/intake"
@@ -21,8 +22,6 @@ import (
 )
 
 const (
-	// firstHold is how long the session of a fresh task is kept beyond its first poll, which renews the hold.
-	firstHold = 5 * time.Minute
 	// undoWithin bounds the one attempt to stop a remote whose task could not be stored.
 	undoWithin = 5 * time.Second
 	// cancelWithin is how long the cancel of a task that nobody was told of is tried.
@@ -167,7 +166,7 @@ func refused(err error) bool {
 func (s *submission) commit(ctx context.Context, r *intake.Reservation, remote *remote, started *driver.Started) {
 	id, first := r.TaskID(), started.Snapshot()
 	// The session stays from here on: it may be where the task lives.
-	remote.lease.Hold(id, first.PollAfter()+firstHold)
+	remote.lease.Hold(id, background.HoldFor(first.PollAfter()))
 	q := &taskv1.CommitTaskRequest{Handle: started.Handle(), RemoteTaskId: started.RemoteID(), Status: first.Status().Proto()}
 	q.PollAfter, q.RemoteTtl = first.Proto().GetPollAfter(), first.Proto().GetTtl()
 	stored, err := r.Commit(ctx, q, func(err error) { s.answer(nil, s.k.unstored(err, id)) })
