@@ -19,6 +19,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/toolherd/toolherd/pkg/authn"
 	"github.com/toolherd/toolherd/pkg/config"
 	"github.com/toolherd/toolherd/pkg/db"
 	"github.com/toolherd/toolherd/pkg/host"
@@ -49,7 +50,8 @@ func Up(ctx context.Context, cfg config.Config, stderr io.Writer, ready func(ctx
 	return compose(ctx, cfg, composition{stderr: stderr, patience: upPatience, ready: ready})
 }
 
-// Compose runs the services without a network listener, calls f with a connection to them, and takes them down again.
+// Compose runs the services without a network listener, calls f with a connection to them, and takes them down again. Calls
+// with the context of f are those of an agent and operator.
 // Where an all-in-one begins to run on the state directory meanwhile, it returns a *[RunningError] and has not called f.
 func Compose(ctx context.Context, cfg config.Config, stderr io.Writer, f func(ctx context.Context, conn *grpc.ClientConn) error) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -59,7 +61,11 @@ func Compose(ctx context.Context, cfg config.Config, stderr io.Writer, f func(ct
 	err := compose(ctx, cfg, composition{stderr: stderr, patience: clientPatience, private: true,
 		ready: func(ctx context.Context, conn *grpc.ClientConn) error {
 			defer cancel()
-			result = f(ctx, conn)
+			// The person at the terminal is who a listener without authentication takes everyone for.
+			person := authn.Anonymous()
+			if ctx, result = rpc.ActFor(authn.NewActing(ctx, &person)); result == nil {
+				result = f(ctx, conn)
+			}
 			return nil
 		}})
 	return errors.Join(result, err)
