@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"time"
@@ -15,6 +16,9 @@ import (
 	"github.com/toolherd/toolherd/services/taskworker/internal/metric"
 	"github.com/toolherd/toolherd/services/taskworker/internal/task"
 )
+
+// settlers is how many batches are written at once: while one waits for the disk, the next is prepared.
+const settlers = 2
 
 // counts are the counters of a worker, looked up once.
 type counts struct {
@@ -52,7 +56,7 @@ type item struct {
 	release bool      // nothing was done: only the hold counts
 }
 
-// settler writes outcomes in the order in which they come.
+// settler writes outcomes in batches. A task has one outcome at a time, so their order does not matter.
 type settler struct {
 	store  task.Store
 	hints  *hint.Sender
@@ -97,13 +101,13 @@ func (s *settler) put(ctx context.Context, i item) {
 
 // run writes what comes until there is no more, or until ctx ends: what is left then is lost, and its leases run out.
 //
-// Each statement takes what has come while the one before ran. What the database does not take is tried again while its
+// A few of them run at once. Each statement takes what has come while the one before ran. What the database does not take is tried again while its
 // lease lives.
-func (s *settler) run(ctx context.Context) {
+func (s *settler) run(ctx context.Context, number int) {
 	var (
 		pending = make([]item, 0, maxBatch)
 		open    = true
-		outage  = loop.NewOutage("write outcomes", s.log)
+		outage  = loop.NewOutage(fmt.Sprint("write outcomes ", number), s.log)
 		delays  = loop.Delays(time.Second)
 	)
 	for {

@@ -152,7 +152,11 @@ func (w *Worker) Run(ctx context.Context) error {
 		}},
 		run.Task{Name: "settle", Run: func(context.Context) error {
 			defer close(written)
-			w.settler.run(writing)
+			var wg sync.WaitGroup
+			for n := range settlers {
+				wg.Go(func() { w.settler.run(writing, n+1) })
+			}
+			wg.Wait()
 			return nil
 		}},
 		run.Task{Name: "drain", Run: func(ctx context.Context) error {
