@@ -73,16 +73,19 @@ func (c *Client) Run(ctx context.Context) error {
 // nobody is an id that no task has: its random part is not random.
 const nobody = "mcp-task-00000000000000000000000000000000"
 
-// ask renews a reservation that does not exist: the answer that it has expired comes from an intake that works, store
-// included.
+// ask makes two requests that come to nothing: an intake that takes tasks in finds the first one incomplete, and one whose
+// store works knows no reservation of the second's.
 func (c *Client) ask(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
-	_, err := c.o.Intake.RenewReservation(ctx, &taskv1.RenewReservationRequest{TaskId: nobody})
+	_, err := c.o.Intake.ReserveTask(ctx, &taskv1.ReserveTaskRequest{})
+	if fault.KindOf(err) == fault.InvalidArgument {
+		_, err = c.o.Intake.RenewReservation(ctx, &taskv1.RenewReservationRequest{TaskId: nobody, Fence: 1})
+	}
 	c.learn(ctx, err)
 }
 
-// learn takes the error of a call of intake, which may be nil, as news about it.
+// learn takes the error of a request to take a task in, which may be nil, as news about intake.
 func (c *Client) learn(ctx context.Context, err error) {
 	next := &state{}
 	switch {

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/toolherd/toolherd/pkg/fault"
+	corev1 "github.com/toolherd/toolherd/proto/gen/toolherd/core/v1"
 	taskv1 "github.com/toolherd/toolherd/proto/gen/toolherd/task/v1"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/intake"
 	"github.com/toolherd/toolherd/services/toolproxy/internal/intake/intaketest"
@@ -26,7 +27,7 @@ func client(s *intaketest.Server, changed func()) *intake.Client {
 
 func reserve(t *testing.T, c *intake.Client) *intake.Reservation {
 	t.Helper()
-	r, committed, err := c.Reserve(t.Context(), &taskv1.ReserveTaskRequest{RequestId: "r", RequestHash: "h"})
+	r, committed, err := c.Reserve(t.Context(), &taskv1.ReserveTaskRequest{Scope: &corev1.Scope{}, RequestHash: "h"})
 	if err != nil || committed != nil {
 		t.Fatalf("reserve: %v, %v", committed, err)
 	}
@@ -50,8 +51,10 @@ func failing(err *atomic.Pointer[fault.Error], steps ...string) func(context.Con
 // It is known without asking whether tasks run: a client asks on its own, and learns from every answer.
 func TestAClientKnowsWhetherTasksRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var err atomic.Pointer[fault.Error]
-		s := &intaketest.Server{Before: failing(&err, "ask", "reserve")}
+		var err, store atomic.Pointer[fault.Error]
+		s := &intaketest.Server{Before: func(ctx context.Context, step string, n int) error {
+			return errors.Join(failing(&err, "ask", "reserve")(ctx, step, n), failing(&store, "probe")(ctx, step, n))
+		}}
 		var changes atomic.Int64
 		c := client(s, func() { changes.Add(1) })
 		if c.Running() || c.Off() != nil {
@@ -75,13 +78,19 @@ func TestAClientKnowsWhetherTasksRun(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		check("back again", true, "", 0)
 		err.Store(fault.New(fault.TasksUnavailable, "tasks are switched off"))
-		if _, _, err := c.Reserve(ctx, &taskv1.ReserveTaskRequest{}); !fault.Is(err, fault.TasksUnavailable) {
+		if _, _, err := c.Reserve(ctx, &taskv1.ReserveTaskRequest{Scope: &corev1.Scope{}}); !fault.Is(err, fault.TasksUnavailable) {
 			t.Errorf("reserve: %v", err)
 		}
 		check("switched off", false, fault.TasksUnavailable, 1)
 		err.Store(nil)
 		time.Sleep(10 * time.Second)
 		check("switched on", true, "", 2)
+		store.Store(fault.New(fault.NotReady, "no database"))
+		time.Sleep(10 * time.Second)
+		check("without a store", false, "", 2)
+		store.Store(nil)
+		time.Sleep(2 * time.Second)
+		check("with one again", true, "", 2)
 
 		before := s.Tries("ask")
 		time.Sleep(time.Hour)
@@ -103,7 +112,7 @@ func TestWithoutIntakeThereAreNoTasks(t *testing.T) {
 	if c.Running() || !fault.Is(c.Off(), fault.TasksUnavailable) {
 		t.Errorf("running %v, off %v", c.Running(), c.Off())
 	}
-	if _, _, err := c.Reserve(t.Context(), &taskv1.ReserveTaskRequest{}); !fault.Is(err, fault.TasksUnavailable) {
+	if _, _, err := c.Reserve(t.Context(), &taskv1.ReserveTaskRequest{Scope: &corev1.Scope{}}); !fault.Is(err, fault.TasksUnavailable) {
 		t.Errorf("reserve: %v", err)
 	}
 }
@@ -125,7 +134,7 @@ func TestWhatIsNotAboutTheRequestIsNotReady(t *testing.T) {
 		"no tasks":        {fault.New(fault.TasksUnavailable, "off"), fault.TasksUnavailable},
 	} {
 		s := &intaketest.Server{Before: func(context.Context, string, int) error { return tt.err }}
-		if _, _, err := client(s, nil).Reserve(t.Context(), &taskv1.ReserveTaskRequest{}); !fault.Is(err, tt.want) {
+		if _, _, err := client(s, nil).Reserve(t.Context(), &taskv1.ReserveTaskRequest{Scope: &corev1.Scope{}}); !fault.Is(err, tt.want) {
 			t.Errorf("%s: %v, want %s", name, err, tt.want)
 		}
 	}

@@ -129,7 +129,6 @@ func (r *Reservation) extend(ctx context.Context, within time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	_, err := r.c.o.Intake.RenewReservation(ctx, &taskv1.RenewReservationRequest{TaskId: r.taskID, Fence: r.fence})
-	r.c.learn(ctx, err)
 	if err == nil {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -179,7 +178,6 @@ func (r *Reservation) commit(ctx context.Context, q *taskv1.CommitTaskRequest, w
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	answer, err := r.c.o.Intake.CommitTask(ctx, q)
-	r.c.learn(ctx, err)
 	if err == nil && answer.GetTask() == nil {
 		err = fault.Of(fault.Internal, "taskworker answered a commit without the task")
 	}
@@ -220,6 +218,5 @@ func (r *Reservation) abandon(ctx context.Context, outcome taskv1.AbandonOutcome
 	ctx, cancel := context.WithTimeout(ctx, margin)
 	defer cancel()
 	_, err := r.c.o.Intake.AbandonTask(ctx, &taskv1.AbandonTaskRequest{TaskId: r.taskID, Fence: r.fence, Outcome: outcome, Error: why})
-	r.c.learn(ctx, err)
 	return err
 }

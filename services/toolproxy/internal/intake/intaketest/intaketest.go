@@ -60,7 +60,8 @@ func (r Reservation) ID() string { return r.id }
 func (r Reservation) CancelledBy() []authn.Principal { return r.wishes }
 
 // Steps returns what happened, in order: "reserve", "renew", "commit", "abandon NOT_EXECUTED", "abandon UNKNOWN", "cancel".
-// Steps that were refused or interrupted are not among them, and neither are questions about nobody's reservation.
+// Steps that were refused or interrupted are not among them. A question whether tasks are taken in is the step "ask", and
+// one whether the store works "probe".
 func (s *Server) Steps() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,7 +126,14 @@ func (s *Server) note(step string) { s.steps = append(s.steps, step) }
 
 // ReserveTask keeps an intent.
 func (s *Server) ReserveTask(ctx context.Context, q *taskv1.ReserveTaskRequest) (out *taskv1.ReserveTaskResponse, err error) {
-	err = s.do(ctx, "reserve", func() error {
+	step := "reserve"
+	if q.GetScope() == nil {
+		step = "ask"
+	}
+	err = s.do(ctx, step, func() error {
+		if step == "ask" {
+			return fault.New(fault.InvalidArguments, "scope is missing")
+		}
 		for _, r := range s.reservations {
 			if q.GetRequestId() == "" || r.settled || r.Intent.GetRequestId() != q.GetRequestId() ||
 				r.Intent.GetPrincipal() != q.GetPrincipal() || r.Intent.GetScope().GetUserId() != q.GetScope().GetUserId() {
@@ -174,9 +182,12 @@ func (s *Server) find(id string, fence int64) (*Reservation, error) {
 func (s *Server) RenewReservation(ctx context.Context, q *taskv1.RenewReservationRequest) (out *taskv1.RenewReservationResponse, err error) {
 	step := "renew"
 	if strings.HasSuffix(q.GetTaskId(), strings.Repeat("0", 32)) {
-		step = "ask"
+		step = "probe"
 	}
 	err = s.do(ctx, step, func() error {
+		if q.GetFence() < 1 {
+			return fault.New(fault.InvalidArguments, "fence is not one that ReserveTask gave")
+		}
 		r, err := s.find(q.GetTaskId(), q.GetFence())
 		if err != nil {
 			return err
