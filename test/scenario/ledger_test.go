@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	notifierv1 "github.com/toolherd/toolherd/proto/gen/toolherd/notifier/v1"
 	taskv1 "github.com/toolherd/toolherd/proto/gen/toolherd/task/v1"
@@ -161,29 +162,36 @@ func checkCalls(t testing.TB, records []fakemcp.Record) {
 		pid int
 		n   int64
 	}
-	ended := map[call]bool{}
+	ends := map[call]fakemcp.Record{}
 	for _, r := range records {
 		if !r.Begins() {
-			ended[call{r.PID, r.Call}] = true
+			ends[call{r.PID, r.Call}] = r
 		}
 	}
-	running := map[string]map[call]string{} // by job
+	running := map[string]map[call]fakemcp.Record{} // by job
 	for _, r := range records {
 		c := call{r.PID, r.Call}
+		end, ended := ends[c]
 		if running[r.Job] == nil {
-			running[r.Job] = map[call]string{}
+			running[r.Job] = map[call]fakemcp.Record{}
 		}
-		switch {
-		case !r.Begins():
+		if !r.Begins() {
 			delete(running[r.Job], c)
-		case len(running[r.Job]) > 0 && ended[c]:
-			t.Errorf("%s of job %s begins while there runs %v", r.Tool, r.Job, slices.Collect(maps.Values(running[r.Job])))
+			continue
 		}
-		if r.Begins() && ended[c] {
-			running[r.Job][c] = r.Tool
+		if !ended {
+			continue
 		}
+		for earlier, begin := range running[r.Job] {
+			over := ends[earlier]
+			t.Errorf("%s of job %s begins at %s and answers %s, while %s runs, from %s to %s, and answers %s", r.Tool, r.Job,
+				stamp(r.Time), end.Answer, begin.Tool, stamp(begin.Time), stamp(over.Time), over.Answer)
+		}
+		running[r.Job][c] = r
 	}
 }
+
+func stamp(at time.Time) string { return at.Format("15:04:05.000") }
 
 // checkNews fails the test if an event has two contents, a task two ends, or an end was not told.
 func checkNews(t testing.TB, tasks map[string]*taskv1.Task, told []News) {
