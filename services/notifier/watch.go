@@ -27,6 +27,8 @@ const (
 	// watchBatch is how many events a reader has at once without having acknowledged one.
 	watchBatch = 32
 	maxGroup   = 128 // bytes of a group's name
+	// releaseTimeout bounds the last statement of a stream, during a shutdown too.
+	releaseTimeout = 2 * time.Second
 )
 
 // WatchEvents sends the events of a stream sink that the group has not acknowledged, and then those that come.
@@ -38,6 +40,7 @@ func (r *server) WatchEvents(req *notifierv1.WatchEventsRequest, stream grpc.Ser
 	}
 	hints, stop := r.s.bus.Subscribe(notification.TopicDue)
 	defer stop()
+	defer r.release(ctx, w)
 	silence := time.NewTimer(r.s.config.Heartbeat)
 	defer silence.Stop()
 	for {
@@ -94,6 +97,19 @@ type watcher struct {
 	highest int64 // sequence number seen
 }
 
+// release gives up what a reader that leaves has read and not acknowledged, so that the next one need not wait for it.
+func (r *server) release(ctx context.Context, w *watcher) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+	defer cancel()
+	n, err := r.s.store.Release(ctx, w.request.Sink, w.request.Group, w.request.Consumer)
+	if err != nil {
+		r.s.log.DebugContext(ctx, "leases of a reader run out by themselves", "err", err)
+	}
+	if n > 0 {
+		r.s.due(ctx)
+	}
+}
+
 // watcher checks who asks for what.
 func (r *server) watcher(ctx context.Context, req *notifierv1.WatchEventsRequest) (*watcher, error) {
 	caller, ok := authn.Acting(ctx)
@@ -148,15 +164,25 @@ func (w *watcher) token() string {
 	return t.String()
 }
 
-// watchScope returns whose events a caller gets: its own scope, which it has to name, or any for an operator.
+// isOperator reports whether a caller may see everybody's events. A toolproxy that names nobody is no operator: what it asks
+// for is for some agent.
+func isOperator(caller authn.Principal) bool {
+	return caller.Has(authn.Operator) && !caller.Has(authn.Toolproxy)
+}
+
+// watchScope returns whose events a caller gets: its own scope, which it has to name, or any for an operator. Zero parts of
+// the result choose all.
 func watchScope(caller authn.Principal, asked *corev1.Scope) (authn.Scope, error) {
-	if asked == nil {
-		if caller.Has(authn.Operator) {
-			return authn.Scope{}, nil
-		}
+	operator := isOperator(caller)
+	if asked == nil && !operator {
 		return authn.Scope{}, invalid("scope", "is missing: say whose events, by user_id and thread_id; only operators may leave it out")
 	}
-	return caller.Resolve(authn.Scope{UserID: asked.GetUserId(), ThreadID: asked.GetThreadId()})
+	want := authn.Scope{UserID: asked.GetUserId(), ThreadID: asked.GetThreadId()}
+	scope, err := caller.Resolve(want)
+	if operator && !fault.Is(err, fault.InvalidArguments) {
+		return want, nil
+	}
+	return scope, err
 }
 
 func groupOf(asked string, caller authn.Principal) (string, error) {
@@ -192,7 +218,7 @@ func (r *server) AckEvent(ctx context.Context, req *notifierv1.AckEventRequest) 
 
 // ackScope returns whose events a caller may acknowledge: those of the users that it speaks for. Zero parts are any.
 func ackScope(caller authn.Principal) authn.Scope {
-	if caller.Has(authn.Operator) || caller.ActsForAny() {
+	if isOperator(caller) || caller.ActsForAny() {
 		return authn.Scope{}
 	}
 	return authn.Scope{UserID: cmp.Or(caller.UserID, authn.DefaultID)}
