@@ -43,7 +43,7 @@ func (s *submission) run(ctx context.Context) {
 		return
 	}
 	if s.caller.Err() != nil {
-		s.abandon(ctx, reservation, notExecuted, nil, fault.Of(fault.Canceled, "the call was cancelled before the task was submitted"))
+		s.abandon(ctx, reservation, ending{outcome: notExecuted, err: fault.Of(fault.Canceled, "the call was cancelled before the task was submitted")})
 		return
 	}
 	remote := &remote{s: s}
@@ -52,12 +52,12 @@ func (s *submission) run(ctx context.Context) {
 	s.c.record(ctx, s.k, err)
 	switch {
 	case err != nil && remote.notRun:
-		s.abandon(ctx, reservation, notExecuted, nil, err)
+		s.abandon(ctx, reservation, ending{outcome: notExecuted, err: err})
 	case err != nil:
-		s.abandon(ctx, reservation, unknown, nil, s.k.lost(err, reservation.TaskID()))
+		s.abandon(ctx, reservation, s.lost(err, reservation.TaskID()))
 	case submitted.Started == nil:
 		response, err := s.k.respond(submitted.Result)
-		s.abandon(ctx, reservation, notExecuted, response, err)
+		s.abandon(ctx, reservation, ending{outcome: notExecuted, response: response, err: err})
 	default:
 		s.commit(ctx, reservation, remote, submitted.Started)
 	}
@@ -94,14 +94,12 @@ func (s *submission) submit(ctx context.Context, r *intake.Reservation, remote *
 	if span != nil {
 		defer span.End()
 	}
-	submitted, err := s.c.o.Driver.Submit(ctx, remote, s.tools(), s.k.args)
+	submitted, err := s.c.o.Driver.Submit(ctx, remote, s.tools, s.k.args)
 	if fault.Is(err, fault.UpstreamProtocol) {
 		err = s.k.fault(fault.UpstreamProtocol, "server %q: %s", s.k.upstream.Name, s.c.o.Redact(err.Error())).Because(err)
 	}
 	return submitted, err
 }
-
-func (s *submission) tools() driver.Tools { return s.k.bind().Tools() }
 
 // remote carries a submission's calls to its server, in the session that the submit used as long as that lives. One
 // goroutine uses it.
@@ -184,11 +182,11 @@ func (s *submission) commit(ctx context.Context, r *intake.Reservation, remote *
 			"the server took the task, but too late to be stored: task %s records that as failed, and the server was asked to stop; submit again", id).
 			With("task_id", id).Because(err))
 	case fault.Is(err, fault.DuplicateRemoteTask):
-		s.abandon(ctx, r, notExecuted, nil, s.k.fault(fault.DuplicateRemoteTask,
-			"server %q gave out the id of a task that it gave out before, which goes on and is not touched; ListTasks shows it", s.k.upstream.Name).Because(err))
+		s.abandon(ctx, r, ending{outcome: notExecuted, err: s.k.fault(fault.DuplicateRemoteTask,
+			"server %q gave out the id of a task that it gave out before, which goes on and is not touched; ListTasks shows it", s.k.upstream.Name).Because(err)})
 	case fault.KindOf(err) == fault.InvalidArgument:
 		s.undo(ctx, id, remote, started)
-		s.abandon(ctx, r, unknown, nil, s.k.lost(s.k.fault(fault.UpstreamProtocol,
+		s.abandon(ctx, r, s.lost(s.k.fault(fault.UpstreamProtocol,
 			"server %q took the task and gave it a handle that cannot be stored: %v", s.k.upstream.Name, err).Because(err), id))
 	default:
 		s.c.o.Log.ErrorContext(ctx, "a task was submitted and could not be stored; its server goes on",
@@ -211,7 +209,7 @@ func (s *submission) undo(ctx context.Context, id string, remote *remote, starte
 		}
 		return lease.Session().CallTool(ctx, session.Call{Name: name, Arguments: arguments, Meta: session.TraceMembers(ctx)})
 	})
-	if _, err := s.c.o.Driver.Cancel(ctx, conn, driver.Task{Tools: s.tools(), Handle: started.Handle()}); err != nil {
+	if _, err := s.c.o.Driver.Cancel(ctx, conn, driver.Task{Tools: s.tools, Handle: started.Handle()}); err != nil {
 		s.c.o.Log.WarnContext(ctx, "a task that could not be stored was not stopped at its server",
 			"task_id", id, "server", s.k.upstream.Name, "err", err)
 	}
@@ -223,15 +221,28 @@ const (
 	unknown     = taskv1.AbandonOutcome_ABANDON_OUTCOME_UNKNOWN
 )
 
+// ending is how a submission ends that makes no task.
+type ending struct {
+	outcome  taskv1.AbandonOutcome
+	why      error // on record of a failed task; nil if there is none
+	response *toolproxyv1.CallToolResponse
+	err      error // the caller's
+}
+
+// lost is the ending of a submit whose outcome nobody knows.
+func (s *submission) lost(err error, id string) ending {
+	return ending{outcome: unknown, why: err, err: s.k.lost(err, id)}
+}
+
 // abandon gives the reservation up, and then answers the caller.
-func (s *submission) abandon(ctx context.Context, r *intake.Reservation, o taskv1.AbandonOutcome, response *toolproxyv1.CallToolResponse, err error) {
+func (s *submission) abandon(ctx context.Context, r *intake.Reservation, e ending) {
 	why := ""
-	if err != nil {
-		why = err.Error()
+	if e.why != nil {
+		why = e.why.Error()
 	}
-	if err := r.Abandon(ctx, o, why, func() { s.answer(response, err) }); err != nil {
+	if err := r.Abandon(ctx, e.outcome, why, func() { s.answer(e.response, e.err) }); err != nil {
 		s.c.o.Log.WarnContext(ctx, "a reservation could not be given up; it becomes a failed task",
-			"task_id", r.TaskID(), "outcome", o.String(), "err", err)
+			"task_id", r.TaskID(), "outcome", e.outcome.String(), "err", err)
 	}
 }
 

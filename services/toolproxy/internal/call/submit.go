@@ -87,12 +87,13 @@ func (c *Caller) submitOnce(ctx context.Context, k *call, l Listener) (*toolprox
 	if err := c.o.Intake.Off(); err != nil {
 		return nil, err
 	}
-	reserve, err := k.intent(ctx)
+	bound := k.bind()
+	reserve, err := k.intent(ctx, bound)
 	if err != nil {
 		return nil, err
 	}
 	s := &submission{
-		c: c, k: k, caller: ctx, reserve: reserve, listen: &gate{l: l},
+		c: c, k: k, caller: ctx, reserve: reserve, tools: bound.Tools(), listen: &gate{l: l},
 		done: make(chan outcome), taken: make(chan bool, 1), left: make(chan struct{}),
 	}
 	select {
@@ -134,6 +135,7 @@ type submission struct {
 	k       *call
 	caller  context.Context //nolint:containedctx // the call that asked, which may end before the submission does
 	reserve *taskv1.ReserveTaskRequest
+	tools   driver.Tools
 	listen  *gate
 
 	done  chan outcome  // to the caller
@@ -203,13 +205,12 @@ func (g *gate) pass(f func()) {
 }
 
 // intent says what is to be submitted, for whom.
-func (k *call) intent(ctx context.Context) (*taskv1.ReserveTaskRequest, error) {
+func (k *call) intent(ctx context.Context, bound *binding.Binding) (*taskv1.ReserveTaskRequest, error) {
 	r := k.request
 	if t := r.GetTaskTtl(); t != nil && (t.CheckValid() != nil || t.AsDuration() <= 0) {
 		return nil, invalid("task_ttl", "must be above zero")
 	}
 	server := k.tool.Server
-	bound := k.bind()
 	encoded, err := bound.Encode()
 	if err != nil {
 		return nil, err
@@ -224,7 +225,7 @@ func (k *call) intent(ctx context.Context) (*taskv1.ReserveTaskRequest, error) {
 	}
 	q.Traceparent, _ = telemetry.Traceparent(ctx)
 	if limit, ok := newDeadline(ctx, k.start, r.GetTimeout().AsDuration(), k.upstream).latest(ctx); ok {
-		q.SubmitTimeout = durationpb.New(max(0, time.Until(limit)))
+		q.SubmitTimeout = durationpb.New(max(time.Millisecond, time.Until(limit)))
 	}
 	return q, nil
 }

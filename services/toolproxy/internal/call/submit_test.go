@@ -246,7 +246,8 @@ func TestWhatIsKnownOfASubmitThatFailed(t *testing.T) {
 					t.Errorf("steps are %v, want %s at the end", steps, tt.left)
 				}
 				unknown := tt.left == "abandon UNKNOWN"
-				if unknown != (metadataOf(err)["task_id"] == got.ID()) || unknown != strings.Contains(err.Error(), got.ID()) || unknown != (got.Failed != "") {
+				if unknown != (metadataOf(err)["task_id"] == got.ID()) || unknown != strings.Contains(err.Error(), got.ID()) || unknown != (got.Failed != "") ||
+					strings.Contains(got.Failed, got.ID()) {
 					t.Errorf("error is %v, %v, the record %q", err, metadataOf(err), got.Failed)
 				}
 				if tt.reason == fault.Timeout && metadataOf(err)["deadline_source"] != "request.timeout" {

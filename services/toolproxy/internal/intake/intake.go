@@ -97,8 +97,11 @@ func (c *Client) learn(ctx context.Context, err error) {
 		next.running = err == nil || answered(err)
 	}
 	before := c.state.Swap(next)
-	if before.running != next.running {
-		c.o.Log.InfoContext(ctx, "it changed whether durable tasks are taken in", "running", next.running, "err", err)
+	switch {
+	case next.running && !before.running:
+		c.o.Log.InfoContext(ctx, "durable tasks can be taken in")
+	case before.running && !next.running:
+		c.o.Log.WarnContext(ctx, "durable tasks cannot be taken in", "err", err)
 	}
 	if (before.off == nil) != (next.off == nil) && c.o.Changed != nil {
 		c.o.Changed()
