@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"time"
 
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/toolherd/toolherd/pkg/backoff"
 	"github.com/toolherd/toolherd/pkg/fault"
 	corev1 "github.com/toolherd/toolherd/proto/gen/toolherd/core/v1"
 	notifierv1 "github.com/toolherd/toolherd/proto/gen/toolherd/notifier/v1"
@@ -38,16 +40,35 @@ func (c *client) checkHealth(ctx context.Context, d *diagnosis) {
 		{"taskworker", "toolherd.task.v1.TaskService"},
 		{"notifier", "toolherd.notifier.v1.NotifierService"},
 	} {
-		got, err := c.health.Check(ctx, &healthv1.HealthCheckRequest{Service: s.service})
+		serving, err := c.awaitServing(ctx, s.service)
 		switch {
-		case fault.KindOf(err) == fault.NotFound && err != nil:
+		case err != nil && fault.KindOf(err) == fault.NotFound:
 			// Another process's, in a split deployment.
 		case err != nil:
 			d.broken(s.name, err)
-		case got.GetStatus() != healthv1.HealthCheckResponse_SERVING:
+		case !serving:
 			d.fail(s.name, "it is not ready", "its log says what it waits for; --log-level info shows more")
 		default:
 			d.ok(s.name, "it is ready")
+		}
+	}
+}
+
+// healthPatience is how long a service may take to be ready: its health is looked at now and then only.
+const healthPatience = 3 * time.Second
+
+// awaitServing reports whether a service is ready, soon.
+func (c *client) awaitServing(ctx context.Context, service string) (bool, error) {
+	for deadline := time.Now().Add(healthPatience); ; {
+		got, err := c.health.Check(ctx, &healthv1.HealthCheckRequest{Service: service})
+		if err != nil || got.GetStatus() == healthv1.HealthCheckResponse_SERVING {
+			return err == nil, err
+		}
+		if time.Now().After(deadline) {
+			return false, nil
+		}
+		if err := backoff.Sleep(ctx, 50*time.Millisecond); err != nil {
+			return false, err
 		}
 	}
 }
