@@ -58,16 +58,15 @@ func (c *Client) Run(ctx context.Context) error {
 	if c.o.Intake == nil {
 		return nil
 	}
-	for {
+	for ctx.Err() == nil {
 		c.ask(ctx)
 		wait := askSoon
 		if c.Running() {
 			wait = askEvery
 		}
-		if backoff.Sleep(ctx, wait) != nil {
-			return nil
-		}
+		_ = backoff.Sleep(ctx, wait) // ends early with ctx
 	}
+	return nil
 }
 
 // nobody is an id that no task has: its random part is not random.

@@ -63,11 +63,7 @@ func (c *Client) Reserve(ctx context.Context, r *taskv1.ReserveTaskRequest) (*Re
 
 // unreserved says what a failed reservation means to the caller. What is about its request stays as it is.
 func unreserved(err error) error {
-	switch fault.KindOf(err) {
-	case fault.Aborted, fault.InvalidArgument, fault.NotFound, fault.PermissionDenied:
-		return err
-	}
-	if fault.Is(err, fault.TasksUnavailable) {
+	if answered(err) || fault.KindOf(err) == fault.PermissionDenied || fault.Is(err, fault.TasksUnavailable) {
 		return err
 	}
 	return fault.New(fault.NotReady, "durable tasks cannot be taken in at this moment, and nothing was submitted; try again (%v)", err).Because(err)

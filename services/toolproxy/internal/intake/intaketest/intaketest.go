@@ -4,6 +4,7 @@ package intaketest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -321,7 +322,7 @@ func direct[Q, R any](ctx context.Context, q *Q, method func(context.Context, *Q
 		}
 		return a.r, nil
 	case <-ctx.Done():
-		if ctx.Err() == context.DeadlineExceeded { //nolint:errorlint // ctx returns it itself
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			return nil, fault.New(fault.Timeout, "no answer in time").Because(ctx.Err())
 		}
 		return nil, fault.Of(fault.Canceled, "the call was cancelled").Because(ctx.Err())
