@@ -36,7 +36,7 @@ func TestProgramsSayWhenTheyServe(t *testing.T) {
 	servers := map[string]any{
 		"fake": partners.Fake(t).Entry(), "missing": map[string]any{"command": "no-such-command"}, "off": with(partners.Fake(t).Entry(), "enabled", false),
 	}
-	Each(t, Options{Servers: servers}, func(t *testing.T, h *Herd) {
+	Each(t, Options{Servers: servers, Workers: 1, Notifiers: 1}, func(t *testing.T, h *Herd) {
 		// The ready line is not written before calls are served: this one is not repeated.
 		if _, err := h.Tools(t).ListTools(t.Context(), nil); err != nil {
 			t.Error(err)
@@ -46,7 +46,7 @@ func TestProgramsSayWhenTheyServe(t *testing.T) {
 			for service, s := range contract() {
 				internal := service == "toolherd.toolproxy.v1.BackgroundToolService" || service == "toolherd.task.v1.TaskIntakeService"
 				want := "NotFound"
-				if s.program == program || program == up && s.program != "" && !internal {
+				if s.program == program || forwards(program, service) || program == up && s.program != "" && !internal {
 					want = serving
 				}
 				Eventually(t, service+" of "+program+" is "+want, func() bool { return h.health(t, program, service) == want })
