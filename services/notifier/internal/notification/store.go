@@ -63,6 +63,8 @@ type Store interface {
 	Renew(ctx context.Context, claims []Claim, lease time.Duration) (lost []string, err error)
 	// Settle ends a claim. False: the lease was lost, and nothing was written.
 	Settle(ctx context.Context, o Outcome) (bool, error)
+	// SettleAll ends claims, in order and in one transaction; each as Settle does.
+	SettleAll(ctx context.Context, outcomes []Outcome) ([]bool, error)
 	// NextDue returns how long it is until a delivery to one of sinks is claimable, 0 or less if one is. A paused sink has
 	// only those that were redriven. False: none will be.
 	NextDue(ctx context.Context, sinks []string) (time.Duration, bool, error)

@@ -124,24 +124,41 @@ func (s *Store) Renew(ctx context.Context, claims []notification.Claim, lease ti
 
 // Settle implements notification.Store.
 func (s *Store) Settle(ctx context.Context, o notification.Outcome) (bool, error) {
-	settled := false
+	settled, err := s.SettleAll(ctx, []notification.Outcome{o})
+	if err != nil {
+		return false, err
+	}
+	return settled[0], nil
+}
+
+// SettleAll implements notification.Store.
+func (s *Store) SettleAll(ctx context.Context, outcomes []notification.Outcome) ([]bool, error) {
+	settled := make([]bool, len(outcomes))
 	err := s.db.WriteTx(ctx, func(tx *sql.Tx) error {
-		d, err := get(ctx, tx, o.Claim.ID)
-		if err != nil || d == nil {
-			return err
+		for i, o := range outcomes {
+			d, err := get(ctx, tx, o.Claim.ID)
+			if err != nil {
+				return err
+			}
+			if d == nil {
+				continue
+			}
+			attempt, ok := d.Settle(o, now())
+			if !ok {
+				continue
+			}
+			settled[i] = true
+			if err := write(ctx, tx, saveSQL, d); err != nil {
+				return err
+			}
+			if err := addAttempt(ctx, tx, d.ID, attempt); err != nil {
+				return err
+			}
 		}
-		attempt, ok := d.Settle(o, now())
-		if !ok {
-			return nil
-		}
-		settled = true
-		if err := write(ctx, tx, saveSQL, d); err != nil {
-			return err
-		}
-		return addAttempt(ctx, tx, d.ID, attempt)
+		return nil
 	})
 	if err != nil {
-		return false, fmt.Errorf("settle: %w", err)
+		return nil, fmt.Errorf("settle: %w", err)
 	}
 	return settled, nil
 }

@@ -138,8 +138,8 @@ func addAttempt(ctx context.Context, tx *sql.Tx, id string, a *notification.Atte
 		return nil
 	}
 	_, err := tx.ExecContext(ctx, addAttemptSQL, id, a.Number, a.EventVersion, a.Time.UnixMilli(), a.Outcome, a.Status, a.Excerpt)
-	if err == nil {
-		_, err = tx.ExecContext(ctx, thinAttemptsSQL, id, a.Number-notification.MaxAttempts)
+	if excess := a.Number - notification.MaxAttempts; err == nil && excess > 0 {
+		_, err = tx.ExecContext(ctx, thinAttemptsSQL, id, excess)
 	}
 	if err != nil {
 		return fmt.Errorf("add attempt: %w", err)

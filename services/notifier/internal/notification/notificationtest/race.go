@@ -17,6 +17,7 @@ import (
 var raceTests = map[string]func(*testing.T, *fixture){
 	"ConcurrentSafe: each event is with one claim at a time, the newest of each task is delivered": claimRace,
 	"ConcurrentSafe: a reader that goes on after what it saw misses nothing":                       streamRace,
+	"ConcurrentSafe: consumers of a group get each event once":                                     shareRace,
 	"ConcurrentSafe: a group that comes while events are recorded misses none":                     groupRace,
 	"ConcurrentSafe: intake, claims, redrives, pauses and readers do not wait in a circle":         lockRace,
 }
@@ -170,6 +171,45 @@ func streamRace(t *testing.T, f *fixture) {
 			t.Errorf("the reader saw version %d of %s last, want %d", seen[task], task, raceVersions)
 		}
 		f.stands(task, raceVersions, notification.Delivered)
+	}
+}
+
+// NOTE-018
+func shareRace(t *testing.T, f *fixture) {
+	const events = 300
+	for i := range events {
+		f.add(to("", event(fmt.Sprint("t", i), 1)))
+	}
+	if n, err := f.Intake(t.Context(), feed, events); err != nil || n != events {
+		t.Fatalf("took %d, %v", n, err)
+	}
+	f.next(notification.StreamRequest{Group: "g", Limit: -1}) // the group has come
+	var mu sync.Mutex
+	had := map[string]int{}
+	consumer := func(ctx context.Context) error {
+		for {
+			got, err := f.Next(ctx, notification.StreamRequest{Sink: feed, Group: "g", Consumer: "c", Limit: 7, Lease: time.Hour})
+			if err != nil || len(got) == 0 {
+				return err
+			}
+			mu.Lock()
+			for _, e := range got {
+				had[e.Event.ID]++
+			}
+			mu.Unlock()
+		}
+	}
+	f.together(consumer, consumer, consumer, consumer)
+	for id, n := range had {
+		if n != 1 {
+			t.Errorf("%s came %d times", id, n)
+		}
+	}
+	for _, id := range f.read("g", 0) { // what was locked by another when a consumer found nothing
+		had[id]++
+	}
+	if len(had) != events {
+		t.Errorf("%d events came, want %d", len(had), events)
 	}
 }
 

@@ -20,7 +20,40 @@ var settleTests = map[string]func(*testing.T, *fixture){
 	"a deferred delivery counts nothing and takes the newest event":       deferral,
 	"failures count up, success clears them, the delay is waited for":     failures,
 	"the newest 20 attempts are kept, with status and a bounded excerpt":  attempts,
+	"outcomes that are settled together are as if they were one by one":   together,
 	"text that an engine could not hold is stored without what it cannot": oddText,
+}
+
+func together(t *testing.T, f *fixture) {
+	f.record(event("a", 1), event("b", 1), event("c", 1), event("d", 1))
+	claims := map[string]notification.Claim{}
+	for _, c := range f.claim() {
+		claims[c.Event.TaskID] = c
+	}
+	stale := claims["d"]
+	f.redrive(notification.Redrive{ID: stale.ID, Actor: "me"}, 1)
+	unknown := claims["a"]
+	unknown.ID = "ntf_00000000000000000000000000000000"
+	settled, err := f.SettleAll(t.Context(), []notification.Outcome{
+		{Claim: claims["c"], Verdict: notification.Failed, Error: "no", Delay: time.Hour},
+		{Claim: stale, Verdict: notification.Done},
+		{Claim: claims["a"], Verdict: notification.Handed, RunID: "run_1"},
+		{Claim: unknown, Verdict: notification.Done},
+		{Claim: claims["b"], Verdict: notification.Done, Status: "204"},
+		{Claim: claims["b"], Verdict: notification.Dead},
+	})
+	if diff := cmp.Diff([]bool{true, false, true, false, true, false}, settled); err != nil || diff != "" {
+		t.Errorf("settled: %v, %s", err, diff)
+	}
+	f.stands("a", 1, notification.Dispatched)
+	f.stands("b", 1, notification.Delivered)
+	if got := f.stands("c", 1, notification.Retry); got.AttemptCount != 1 || got.LastError != "no" {
+		t.Errorf("failed: %+v", got)
+	}
+	f.stands("d", 1, notification.Pending)
+	if none, err := f.SettleAll(t.Context(), nil); err != nil || len(none) != 0 {
+		t.Errorf("nothing settled: %v, %v", none, err)
+	}
 }
 
 // NOTE-007

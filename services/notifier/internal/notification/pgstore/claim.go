@@ -115,26 +115,55 @@ func (s *Store) Renew(ctx context.Context, claims []notification.Claim, lease ti
 
 // Settle implements notification.Store.
 func (s *Store) Settle(ctx context.Context, o notification.Outcome) (bool, error) {
-	settled := false
+	settled, err := s.SettleAll(ctx, []notification.Outcome{o})
+	if err != nil {
+		return false, err
+	}
+	return settled[0], nil
+}
+
+const lockAllSQL = `
+    select` + columns + `
+      from notification_delivery d
+     where d.notification_id = any($1::text[])
+     order by d.notification_id
+       for no key update`
+
+// SettleAll implements notification.Store.
+func (s *Store) SettleAll(ctx context.Context, outcomes []notification.Outcome) ([]bool, error) {
+	settled := make([]bool, len(outcomes))
+	ids := make([]string, len(outcomes))
+	for i, o := range outcomes {
+		ids[i] = o.Claim.ID
+	}
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		found, now, err := lock(ctx, tx, lockOneSQL, o.Claim.ID)
-		if err != nil || len(found) == 0 {
-			return err
+		found, now, err := lock(ctx, tx, lockAllSQL, ids)
+		if err != nil {
+			return fmt.Errorf("lock: %w", err)
 		}
-		d := found[0]
-		was := holds(d)
-		attempt, ok := d.Settle(o, now)
-		if !ok {
-			return nil
+		byID := map[string]*notification.Delivery{}
+		for _, d := range found {
+			byID[d.ID] = d
 		}
-		settled = true
 		var w write
-		w.save(d, was)
-		w.attempt(d.ID, attempt)
+		for i, o := range outcomes {
+			d := byID[o.Claim.ID]
+			if d == nil {
+				continue
+			}
+			was := holds(d)
+			attempt, ok := d.Settle(o, now)
+			if !ok {
+				continue
+			}
+			settled[i] = true
+			w.save(d, was)
+			w.attempt(d.ID, attempt)
+		}
 		return w.send(ctx, tx)
 	})
 	if err != nil {
-		return false, fmt.Errorf("settle: %w", err)
+		return nil, fmt.Errorf("settle: %w", err)
 	}
 	return settled, nil
 }

@@ -130,3 +130,43 @@ func TestWhoStopsWithTheSequenceLockedDoesNotStopOthersForEver(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// An intake under way has seen no group, and so offers its event to none; what it records must not be missed.
+func TestAGroupThatComesDuringAnIntakeGetsItsEvent(t *testing.T) {
+	d := dbtest.Postgres(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	intake, err := d.Pool().Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer intake.Rollback(ctx) // a no-op after the commit
+	if err := pgstore.LockSequence(ctx, intake); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := intake.Exec(ctx, `insert into notification_delivery (notification_id, task_id, sink, user_id, thread_id, task_name, run_id,
+		traceparent, event_version, body, event_time, event_sequence, status, due_time)
+		values ('ntf_00000000000000000000000000000000', 'a', 'feed', '', '', '', '', '', 1, '{}', now(), 1, 'pending', now())`); err != nil {
+		t.Fatal(err)
+	}
+	read := make(chan []notification.StreamEvent, 1)
+	go func() {
+		events, err := pgstore.New(d.Pool()).Next(ctx, notification.StreamRequest{Sink: "feed", Group: "g", Consumer: "c", Limit: 10, Lease: time.Minute})
+		if err != nil {
+			t.Error(err)
+		}
+		read <- events
+	}()
+	for waits := false; !waits && len(read) == 0; {
+		const query = `select exists (select from pg_stat_activity where wait_event_type = 'Lock' and query like '%notification_sequence%' and pid <> pg_backend_pid())`
+		if err := d.Pool().QueryRow(ctx, query).Scan(&waits); err != nil {
+			t.Fatalf("the reader does not wait for the intake: %v", err)
+		}
+	}
+	if err := intake.Commit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if events := <-read; len(events) != 1 {
+		t.Errorf("the group reads %v, want the event", events)
+	}
+}
