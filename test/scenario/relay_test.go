@@ -62,7 +62,11 @@ func (h *Herd) newRelay(t testing.TB, program string) *relay {
 	go func() { done <- server.Serve(l) }()
 	t.Cleanup(func() {
 		server.Stop()
-		if err := errors.Join(<-done, backend.Close()); err != nil {
+		ended := <-done
+		if errors.Is(ended, grpc.ErrServerStopped) { // before it began to serve
+			ended = nil
+		}
+		if err := errors.Join(ended, backend.Close()); err != nil {
 			t.Errorf("the relay ends with %v", err)
 		}
 	})
