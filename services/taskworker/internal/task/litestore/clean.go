@@ -82,7 +82,10 @@ func (s *Store) Prune(ctx context.Context, limit int) (int, error) {
 		if err != nil {
 			return err
 		}
-		pruned = len(ids)
+		if pruned = len(ids); pruned == 0 {
+			_, err = tx.ExecContext(ctx, pruneBindingsSQL)
+			return err
+		}
 		for _, statement := range []string{pruneAttemptsSQL, pruneResultsSQL, pruneRequestsSQL, pruneTasksSQL} {
 			if _, err := tx.ExecContext(ctx, statement, list(ids)); err != nil {
 				return err

@@ -15,19 +15,15 @@ import (
 // TASK-019
 func TestTimeIsTheDatabases(t *testing.T) {
 	const ahead = 1000 * time.Hour
-	d := open(t, "")
-	dsn := d.Pool().Config().ConnString()
+	c := config(t, "")
+	c.MaxConns = 1 // one session, which keeps its settings
+	pool := open(t, c)
 	for _, f := range []string{"now", "clock_timestamp"} {
-		if _, err := d.Pool().Exec(t.Context(), "create function "+f+"() returns timestamptz language sql as $$ select pg_catalog."+f+"() + interval '1000 hours' $$"); err != nil {
-			t.Fatal(err)
-		}
+		exec(t, pool, "create function "+f+"() returns timestamptz language sql as $$ select pg_catalog."+f+"() + interval '1000 hours' $$")
 	}
 	// Our functions come before the built-in ones.
-	fast := oneSession(t, dsn)
-	if _, err := fast.Exec(t.Context(), "select set_config('search_path', current_schema() || ', pg_catalog', false)"); err != nil {
-		t.Fatal(err)
-	}
-	s := pgstore.New(fast, tasktest.Policy())
+	exec(t, pool, "select set_config('search_path', current_schema() || ', pg_catalog', false)")
+	s := pgstore.New(pool, tasktest.Policy())
 	r, err := s.Reserve(t.Context(), task.Intent{
 		Scope: authn.Scope{UserID: "u", ThreadID: "t"}, Server: "s", TaskName: "n", Fingerprint: "fp", Binding: []byte("b"),
 	})
@@ -47,13 +43,13 @@ func TestTimeIsTheDatabases(t *testing.T) {
 	}
 	wantAhead("the creation", made.Created, 0)
 	wantAhead("the first poll", made.NextPoll, 5*time.Second)
-	bench(d, tasktest.Policy()).Pass(t, time.Minute)
+	bench(pool, tasktest.Policy()).Pass(t, time.Minute)
 	claims, err := s.Claim(t.Context(), "w", 1)
 	if err != nil || len(claims) != 1 {
 		t.Fatalf("claimed %v, %v", claims, err)
 	}
 	var end time.Time
-	if err := d.Pool().QueryRow(t.Context(), "select due_time from task_live").Scan(&end); err != nil {
+	if err := pool.QueryRow(t.Context(), "select due_time from task_live").Scan(&end); err != nil {
 		t.Fatal(err)
 	}
 	wantAhead("the end of the lease", end, 30*time.Second)
@@ -69,17 +65,9 @@ func TestTimeIsTheDatabases(t *testing.T) {
 	wantAhead("the next poll", got.NextPoll, 5*time.Second)
 }
 
-func oneSession(t *testing.T, dsn string) *pgxpool.Pool {
+func exec(t *testing.T, pool *pgxpool.Pool, statement string) {
 	t.Helper()
-	c, err := pgxpool.ParseConfig(dsn)
-	if err != nil {
+	if _, err := pool.Exec(t.Context(), statement); err != nil {
 		t.Fatal(err)
 	}
-	c.MaxConns = 1 // one session, which keeps its settings
-	pool, err := pgxpool.NewWithConfig(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	return pool
 }

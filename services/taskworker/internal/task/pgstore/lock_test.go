@@ -32,16 +32,16 @@ func submit(t *testing.T, s *pgstore.Store, n int) {
 
 // A row that someone else has locked is waited for after the others are settled.
 func TestALockedRowHindersNoOther(t *testing.T) {
-	d := dbtest.Postgres(t)
-	s := pgstore.New(d.Pool(), tasktest.Policy())
+	pool := dbtest.Postgres(t).Pool()
+	s := pgstore.New(pool, tasktest.Policy())
 	const n = 4
 	submit(t, s, n)
-	bench(d, tasktest.Policy()).Pass(t, time.Minute)
+	bench(pool, tasktest.Policy()).Pass(t, time.Minute)
 	claims, err := s.Claim(t.Context(), "w", n)
 	if err != nil || len(claims) != n {
 		t.Fatalf("claimed %v, %v", claims, err)
 	}
-	tx, err := d.Pool().Begin(t.Context())
+	tx, err := pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestALockedRowHindersNoOther(t *testing.T) {
 	}()
 	deadline := time.After(2 * time.Second)
 	for others := 0; others < n-1; {
-		if err := d.Pool().QueryRow(t.Context(), "select count(*) from task_task where status = 'completed'").Scan(&others); err != nil {
+		if err := pool.QueryRow(t.Context(), "select count(*) from task_task where status = 'completed'").Scan(&others); err != nil {
 			t.Fatal(err)
 		}
 		select {
@@ -89,10 +89,10 @@ func TestALockedRowHindersNoOther(t *testing.T) {
 
 // While there is a backlog a claim begins where the last one ended, and still finds what was put before that.
 func TestTheFloorOfABacklogHidesNothingForLong(t *testing.T) {
-	d := dbtest.Postgres(t)
-	s := pgstore.New(d.Pool(), tasktest.Policy())
+	pool := dbtest.Postgres(t).Pool()
+	s := pgstore.New(pool, tasktest.Policy())
 	submit(t, s, 20)
-	b := bench(d, tasktest.Policy())
+	b := bench(pool, tasktest.Policy())
 	b.Pass(t, time.Minute)
 	first, err := s.Claim(t.Context(), "w", 5)
 	if err != nil || len(first) != 5 {

@@ -144,9 +144,9 @@ func cancelFails(t *testing.T, b Bench) {
 	if got.Status != task.Working || got.TrackingDegraded {
 		t.Errorf("the task is %+v", got)
 	}
-	b.Pass(t, 79*time.Second)
+	b.Pass(t, time.Minute)
 	b.done(t, says(b.one(t, task.Poll), working()))
-	b.Pass(t, 2*time.Second)
+	b.Pass(t, 21*time.Second)
 	b.done(t, fails(b.one(t, task.Cancel), broken))
 	if s := b.done(t, fails(b.next(t, task.Cancel), task.Failure{Reason: task.Untrusted, Permanent: task.Untrusted})); s.Status != task.Failed {
 		t.Errorf("a cancel on a server that is no longer trusted left %+v", s)

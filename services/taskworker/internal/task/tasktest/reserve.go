@@ -178,11 +178,11 @@ func extend(t *testing.T, b Bench) {
 	}
 	_, err := b.Extend(t.Context(), task.Hold{TaskID: h.TaskID, Fence: h.Fence + 1})
 	b.refuse(t, "another fence", err, fault.ReservationExpired)
-	b.Pass(t, 14*time.Second)
+	b.Pass(t, 10*time.Second)
 	if ids, err := b.Reap(t.Context(), 10); err != nil || len(ids) != 0 {
 		t.Fatalf("reaped %v, %v", ids, err)
 	}
-	b.Pass(t, 2*time.Second)
+	b.Pass(t, 6*time.Second)
 	_, err = b.Extend(t.Context(), h)
 	b.refuse(t, "after 16 s", err, fault.ReservationExpired)
 }
