@@ -44,7 +44,7 @@ func (d *Deliverer) claimLoop(ctx context.Context, sending *run.Group) {
 	}
 }
 
-// claimOnce claims what is due and has a sender free, and says when to look again; 0 is at once.
+// claimOnce claims what is due and has room, and says when to look again; 0 is at once.
 func (d *Deliverer) claimOnce(ctx context.Context, sending *run.Group) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
@@ -57,7 +57,7 @@ func (d *Deliverer) claimOnce(ctx context.Context, sending *run.Group) (time.Dur
 		}
 	}
 	if len(open) == 0 {
-		return d.o.Poll, nil // a sender that ends comes earlier
+		return d.o.Poll, nil // room comes earlier
 	}
 	due, some, err := d.o.Store.NextDue(ctx, names)
 	switch {
@@ -94,8 +94,6 @@ func (d *Deliverer) claimFor(ctx context.Context, s *sinkState, sending *run.Gro
 	for _, c := range claims {
 		s.take(1)
 		started := sending.Go("deliver to "+s.Name, func(ctx context.Context) {
-			defer d.nudge()
-			defer s.give(1)
 			d.serve(ctx, s, c, asked)
 		})
 		if !started {

@@ -1,11 +1,12 @@
 // Package delivery sends what is due to the sinks that events are pushed to, and writes what came of it.
 //
-//	claimer ──claims──▶ senders (at most Concurrency for each sink) ──outcomes──▶ store
-//	   ▲  free slots ◀──────┘        ▲ cancel
-//	   └─ due, hint, interval        └── keeper: renews the leases of attempts at a third
+//	claimer ──claims──▶ senders (Concurrency for each sink) ──outcomes──▶ settler ──▶ store
+//	   ▲  room ◀───────────────────────────────────────────────────────────┘
+//	   └─ due, hint, interval       keeper: renews leases at a third, cancels attempts that lost theirs
 //
-// One claimer per process claims for each sink as much as the sink has senders free. A sink that hangs fills its own
-// senders and delays no other.
+// One claimer per process claims for each sink what its senders need next, a few claims ahead. A sink that hangs fills its
+// own senders and delays no other. Outcomes are written in batches, as they come: a batch is what arrived while the one
+// before was written.
 //
 // # What is promised
 //
@@ -17,7 +18,7 @@
 //
 // # Shutdown
 //
-//	ctx ends ─▶ no more claims ─▶ attempts drain ≤ Drain, then are cancelled ─▶ Run returns
+//	ctx ends ─▶ no more claims ─▶ attempts drain ≤ Drain, then are cancelled ─▶ the settler writes the rest ─▶ Run returns
 //
 // The lease of an attempt that was cancelled runs out.
 package delivery
@@ -46,8 +47,14 @@ const (
 	DefaultDrain = 10 * time.Second
 )
 
-// storeTimeout bounds one statement, with the wait for its turn.
-const storeTimeout = 15 * time.Second
+const (
+	// storeTimeout bounds one statement, with the wait for its turn.
+	storeTimeout = 15 * time.Second
+	// flushTimeout bounds how long the settler may take once the last attempt has ended.
+	flushTimeout = 5 * time.Second
+	// ahead is how many claims a sink may have for each of its senders: those that are sent, wait to be, or are written.
+	ahead = 4
+)
 
 // Sink is one that events are pushed to.
 type Sink struct {
@@ -86,17 +93,34 @@ type Deliverer struct {
 	o     Options
 	sinks []*sinkState
 	names []string
-	freed chan struct{} // a sender ended, or something became due at once
+	freed chan struct{} // there is room for a claim, or something became due at once
 	held  *held
+	items chan item // outcomes for the settler
 }
 
-// sinkState is a sink and how many of its senders are free.
+// sinkState is a sink and how many claims it has room for.
 type sinkState struct {
 	Sink
 	backoff backoff.Config
+	senders chan struct{} // holds one for each that is busy
 
-	mu   sync.Mutex
-	free int
+	mu     sync.Mutex
+	free   int
+	paused time.Time // when this process last paused it
+}
+
+// pausedNow takes note that the sink was paused.
+func (s *sinkState) pausedNow() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.paused = time.Now()
+}
+
+// pausedSince reports whether the sink was paused after asked, so that a claim of then must not be sent.
+func (s *sinkState) pausedSince(asked time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.paused.After(asked)
 }
 
 func (s *sinkState) take(n int) { s.give(-n) }
@@ -118,10 +142,10 @@ func New(o Options) *Deliverer {
 	o.Lease = cmp.Or(o.Lease, DefaultLease)
 	o.Poll = cmp.Or(o.Poll, DefaultPoll)
 	o.Drain = cmp.Or(o.Drain, DefaultDrain)
-	d := &Deliverer{o: o, freed: make(chan struct{}, 1), held: newHeld(o.Lease)}
+	d := &Deliverer{o: o, freed: make(chan struct{}, 1), held: newHeld(o.Lease), items: make(chan item, maxBatch)}
 	for _, s := range o.Sinks {
 		d.sinks = append(d.sinks, &sinkState{
-			Sink: s, free: s.Concurrency,
+			Sink: s, free: ahead * s.Concurrency, senders: make(chan struct{}, s.Concurrency),
 			backoff: backoff.Config{Base: s.Base, Cap: max(s.Base, s.Cap), Factor: 2, Jitter: 1},
 		})
 		d.names = append(d.names, s.Name)
@@ -138,18 +162,24 @@ func (d *Deliverer) Run(ctx context.Context) error {
 		return nil
 	}
 	sending := run.NewGroup(context.WithoutCancel(ctx), d.o.Log)
-	sent := make(chan struct{}) // closed when the last attempt has ended
+	writing, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopWriting()
+	written := make(chan struct{}) // closed when the last outcome is written or given up
 	return run.All(ctx,
 		run.Task{Name: "claim", Run: func(ctx context.Context) error {
 			d.claimLoop(ctx, sending)
 			return nil
 		}},
-		run.Task{Name: "keep leases", Run: func(ctx context.Context) error {
-			d.keepLoop(context.WithoutCancel(ctx), sent)
+		run.Task{Name: "keep leases", Run: func(context.Context) error {
+			d.keepLoop(writing, written)
+			return nil
+		}},
+		run.Task{Name: "settle", Run: func(context.Context) error {
+			defer close(written)
+			d.settleLoop(writing)
 			return nil
 		}},
 		run.Task{Name: "drain", Run: func(ctx context.Context) error {
-			defer close(sent)
 			<-ctx.Done()
 			stop := time.AfterFunc(d.o.Drain, func() {
 				d.o.Log.WarnContext(ctx, "attempts still run at the end of the drain time and are cancelled", "attempts", d.held.len())
@@ -157,6 +187,10 @@ func (d *Deliverer) Run(ctx context.Context) error {
 			})
 			defer stop.Stop()
 			_ = sending.Wait() // a panic was logged, and cost one attempt
+			close(d.items)
+			flush := time.AfterFunc(flushTimeout, stopWriting)
+			defer flush.Stop()
+			<-written
 			return nil
 		}},
 	)

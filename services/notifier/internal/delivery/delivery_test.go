@@ -47,17 +47,19 @@ func (sender) Close() error { return nil }
 // faulty is a store whose statements fail or change as its functions say.
 type faulty struct {
 	notification.Store
-	settle func(*notification.Outcome) error // before a settle
-	ask    func() error                      // before NextDue and Claim
+	settle func(notification.Outcome) error // before a settle
+	ask    func() error                     // before NextDue and Claim
 }
 
-func (f *faulty) Settle(ctx context.Context, o notification.Outcome) (bool, error) {
-	if f.settle != nil {
-		if err := f.settle(&o); err != nil {
-			return false, err
+func (f *faulty) SettleAll(ctx context.Context, outcomes []notification.Outcome) ([]bool, error) {
+	for _, o := range outcomes {
+		if f.settle != nil {
+			if err := f.settle(o); err != nil {
+				return nil, err
+			}
 		}
 	}
-	return f.Store.Settle(ctx, o)
+	return f.Store.SettleAll(ctx, outcomes)
 }
 
 func (f *faulty) NextDue(ctx context.Context, sinks []string) (time.Duration, bool, error) {
@@ -334,7 +336,7 @@ func TestAnOutcomeIsWrittenWhenTheDatabaseIsBack(t *testing.T) {
 			}
 			return nil
 		}
-		f.store.settle = func(*notification.Outcome) error { return away() }
+		f.store.settle = func(notification.Outcome) error { return away() }
 		f.record("a")
 		stop := f.run()
 		f.all(notification.Delivered)
@@ -353,7 +355,7 @@ func TestAnOutcomeIsWrittenWhenTheDatabaseIsBack(t *testing.T) {
 		if asked.Load() > 100 {
 			t.Errorf("the database was asked %d times in 10 s while it was away", asked.Load())
 		}
-		if n := strings.Count(f.log.String(), "works again"); n != 1 {
+		if n := strings.Count(f.log.String(), "works again"); n != 2 { // claims and outcomes
 			t.Errorf("the log says %d times that it works again:\n%s", n, f.log.String())
 		}
 	})
@@ -367,7 +369,7 @@ func TestAnOutcomeThatCannotBeWrittenInTimeIsGivenUp(t *testing.T) {
 			sent.Add(1)
 			return sink.Result{Verdict: notification.Done}
 		})
-		f.store.settle = func(*notification.Outcome) error {
+		f.store.settle = func(notification.Outcome) error {
 			if sent.Load() == 1 {
 				return errors.New("connection refused")
 			}
@@ -428,6 +430,60 @@ func TestAnAttemptThatOutlivesTheDrainIsCancelledAndMadeAgain(t *testing.T) {
 		stop()
 		if took := time.Since(begun); took > delivery.DefaultLease+time.Second {
 			t.Errorf("it was delivered after %v, want when the lease has run out", took)
+		}
+	})
+}
+
+// An outcome that the database refuses holds up no other.
+func TestAnOutcomeThatCannotBeWrittenHarmsNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, func(context.Context, notification.Claim) sink.Result {
+			time.Sleep(time.Millisecond) // so that all come together
+			return sink.Result{Verdict: notification.Done}
+		})
+		f.store.settle = func(o notification.Outcome) error {
+			if o.Claim.Event.TaskID == "bad" {
+				return errors.New("check constraint")
+			}
+			return nil
+		}
+		f.record("a", "bad", "b", "c")
+		stop := f.run()
+		time.Sleep(3 * time.Second)
+		stop()
+		got := map[notification.Status]int{}
+		for _, n := range f.list() {
+			got[n.Status]++
+		}
+		if got[notification.Delivered] != 3 || got[notification.Claimed] != 1 || f.count("abandoned") != 1 {
+			t.Errorf("states %v, %v given up", got, f.count("abandoned"))
+		}
+	})
+}
+
+// What was claimed before the sink was paused is not sent after it.
+func TestAPausedSinkGetsNothingOfWhatWasClaimedBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var sent atomic.Int32
+		f := newFixture(t, func(context.Context, notification.Claim) sink.Result {
+			sent.Add(1)
+			time.Sleep(time.Second)
+			return sink.Result{Verdict: notification.Dead, Error: "gone", Pause: "gone"}
+		})
+		f.options.Sinks[0].Concurrency = 1
+		f.record("a", "b", "c", "d")
+		stop := f.run()
+		time.Sleep(time.Minute)
+		stop()
+		got := map[notification.Status]int{}
+		for _, n := range f.list() {
+			got[n.Status]++
+			if n.AttemptCount != 0 {
+				t.Errorf("a pause counted as a failure of %s", n.TaskID)
+			}
+		}
+		if sent.Load() != 1 || got[notification.DeadLetter] != 1 || got[notification.Pending] != 3 {
+			t.Errorf("%d were sent, states %v", sent.Load(), got)
 		}
 	})
 }

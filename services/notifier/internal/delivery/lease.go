@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/toolherd/toolherd/services/notifier/internal/loop"
@@ -13,11 +14,19 @@ import (
 // errLeaseLost ends an attempt whose lease was lost, be it to time, to a redrive or to another claim.
 var errLeaseLost = errors.New("the lease on the delivery was lost")
 
-// attempt is one that is under way.
+// attempt is one that is under way, or whose outcome is.
 type attempt struct {
 	claim   notification.Claim
 	cancel  context.CancelCauseFunc
 	renewed time.Time // before the lease was last asked for, guarded by held.mu
+	lost    atomic.Bool
+}
+
+func (a *attempt) isLost() bool { return a.lost.Load() }
+
+func (a *attempt) lose() {
+	a.lost.Store(true)
+	a.cancel(errLeaseLost)
 }
 
 // held are the attempts that are under way, by notification and fence: an attempt whose lease was lost may still be
@@ -44,17 +53,20 @@ func (h *held) len() int {
 	return len(h.attempts)
 }
 
-// begin makes an attempt known, and returns what makes it unknown again.
-func (h *held) begin(c notification.Claim, asked time.Time, cancel context.CancelCauseFunc) (end func()) {
-	key := holdKey{c.ID, c.Fence}
+// begin makes an attempt known, from when its claim was asked for.
+func (h *held) begin(c notification.Claim, asked time.Time, cancel context.CancelCauseFunc) *attempt {
+	a := &attempt{claim: c, cancel: cancel, renewed: asked}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.attempts[key] = &attempt{claim: c, cancel: cancel, renewed: asked}
-	return func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		delete(h.attempts, key)
-	}
+	h.attempts[holdKey{c.ID, c.Fence}] = a
+	return a
+}
+
+// end makes it unknown again.
+func (h *held) end(a *attempt) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.attempts, holdKey{a.claim.ID, a.claim.Fence})
 }
 
 // due cancels the attempts whose lease has run out, and returns the claims that were not renewed for the given age.
@@ -65,7 +77,7 @@ func (h *held) due(now time.Time, age time.Duration) []notification.Claim {
 	for _, a := range h.attempts {
 		switch since := now.Sub(a.renewed); {
 		case since >= h.lease:
-			a.cancel(errLeaseLost)
+			a.lose()
 		case since >= age:
 			claims = append(claims, a.claim)
 		}
@@ -86,22 +98,22 @@ func (h *held) renewed(claims []notification.Claim, lost []string, asked time.Ti
 		switch {
 		case a == nil:
 		case gone[c.ID]:
-			a.cancel(errLeaseLost)
+			a.lose()
 		default:
 			a.renewed = asked
 		}
 	}
 }
 
-// keepLoop renews the leases of attempts at a third, and cancels those that have lost theirs, until sent is closed.
-func (d *Deliverer) keepLoop(ctx context.Context, sent <-chan struct{}) {
+// keepLoop renews the leases of attempts at a third, and cancels those that have lost theirs, until done is closed.
+func (d *Deliverer) keepLoop(ctx context.Context, done <-chan struct{}) {
 	period := max(d.o.Lease/12, time.Millisecond)
 	tick := time.NewTicker(period)
 	defer tick.Stop()
 	outage := loop.NewOutage("renew leases", d.o.Log)
 	for {
 		select {
-		case <-sent:
+		case <-done:
 			return
 		case <-tick.C:
 		}

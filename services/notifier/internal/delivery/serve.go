@@ -10,7 +10,6 @@ import (
 	otelcodes "go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/toolherd/toolherd/pkg/backoff"
 	"github.com/toolherd/toolherd/pkg/run"
 	"github.com/toolherd/toolherd/pkg/telemetry"
 	"github.com/toolherd/toolherd/services/notifier/internal/notification"
@@ -23,23 +22,39 @@ const (
 	maxExcerptBytes = 1 << 10
 )
 
-// serve makes the attempt of a claim and writes what came of it. asked is when the claim was asked for.
+// serve makes the attempt of a claim and passes on what came of it. asked is when the claim was asked for.
 func (d *Deliverer) serve(ctx context.Context, s *sinkState, c notification.Claim, asked time.Time) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer d.held.begin(c, asked, cancel)()
-	o := d.outcome(ctx, s, c)
-	if ctx.Err() != nil && o.Verdict != notification.Done && o.Verdict != notification.Handed {
-		// What the sink did is unknown: the delivery is made again once its lease has run out.
-		d.o.Metrics.count(s.Name, abandoned)
-		d.o.Log.InfoContext(ctx, "attempt was given up", "sink", s.Name, "event_id", c.Event.ID, "err", context.Cause(ctx))
+	held := d.held.begin(c, asked, cancel)
+	it := item{sink: s, held: held}
+	select {
+	case s.senders <- struct{}{}:
+	case <-ctx.Done():
+		d.giveUp(ctx, it, c)
 		return
 	}
-	d.settle(ctx, s, o)
+	it.outcome = d.outcome(ctx, s, c, asked)
+	<-s.senders
+	if ctx.Err() != nil && it.outcome.Verdict != notification.Done && it.outcome.Verdict != notification.Handed {
+		d.giveUp(ctx, it, c) // what the sink did is unknown
+		return
+	}
+	d.items <- it
+}
+
+// giveUp leaves a delivery to its lease: it is made again once that has run out.
+func (d *Deliverer) giveUp(ctx context.Context, it item, c notification.Claim) {
+	d.release(it)
+	d.o.Metrics.count(it.sink.Name, abandoned)
+	d.o.Log.InfoContext(ctx, "attempt was given up", "sink", it.sink.Name, "event_id", c.Event.ID, "err", context.Cause(ctx))
 }
 
 // outcome makes the attempt, unless there were enough.
-func (d *Deliverer) outcome(ctx context.Context, s *sinkState, c notification.Claim) notification.Outcome {
+func (d *Deliverer) outcome(ctx context.Context, s *sinkState, c notification.Claim, asked time.Time) notification.Outcome {
+	if !c.Redriven && s.pausedSince(asked) {
+		return notification.Outcome{Claim: c, Verdict: notification.Deferred, Error: "the sink was paused before this was sent"}
+	}
 	if c.AttemptCount >= s.MaxAttempts {
 		return notification.Outcome{Claim: c, Verdict: notification.Dead, Error: d.exhausted(ctx, c)}
 	}
@@ -114,55 +129,8 @@ func (d *Deliverer) pause(ctx context.Context, s *sinkState, why string) {
 		d.o.Log.ErrorContext(ctx, "sink cannot be paused", "sink", s.Name, "reason", why, "err", err)
 		return
 	}
+	s.pausedNow()
 	d.o.Log.ErrorContext(ctx, "sink is paused", "sink", s.Name, "reason", why)
-}
-
-// settle writes an outcome. While the database does not take it, it is tried again for as long as the lease lives.
-func (d *Deliverer) settle(ctx context.Context, s *sinkState, o notification.Outcome) {
-	failing := backoff.New(backoff.Config{Base: 50 * time.Millisecond, Cap: 2 * time.Second, Jitter: 0.2})
-	for {
-		written, err := d.settleOnce(ctx, o)
-		switch {
-		case err == nil && written:
-			d.settled(ctx, s, o)
-			return
-		case err == nil:
-			d.o.Metrics.count(s.Name, stale)
-			d.o.Log.InfoContext(ctx, "outcome is stale and dropped", "sink", s.Name, "event_id", o.Claim.Event.ID, "verdict", string(o.Verdict))
-			return
-		}
-		if backoff.Sleep(ctx, failing.Next()) != nil {
-			d.o.Metrics.count(s.Name, abandoned)
-			d.o.Log.WarnContext(ctx, "outcome could not be written: the delivery is made again", "sink", s.Name, "event_id", o.Claim.Event.ID, "err", err)
-			return
-		}
-	}
-}
-
-// settleOnce is not cancelled with the attempt: it is what the attempt was for.
-func (d *Deliverer) settleOnce(ctx context.Context, o notification.Outcome) (bool, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(storeTimeout, d.o.Lease))
-	defer cancel()
-	return d.o.Store.Settle(ctx, o)
-}
-
-// settled accounts for an outcome that was written.
-func (d *Deliverer) settled(ctx context.Context, s *sinkState, o notification.Outcome) {
-	event := []any{"sink", s.Name, "event_id", o.Claim.Event.ID}
-	switch o.Verdict {
-	case notification.Done:
-		d.o.Metrics.delivered(s.Name, time.Since(o.Claim.Event.Created))
-		d.o.Log.DebugContext(ctx, "delivered", event...)
-	case notification.Failed, notification.Redispatch:
-		d.o.Metrics.count(s.Name, failed)
-		d.o.Log.InfoContext(ctx, "delivery failed", append(event, "failures", o.Claim.AttemptCount+1, "next_in", o.Delay, "err", o.Error)...)
-	case notification.Deferred:
-		d.o.Metrics.count(s.Name, deferred)
-	case notification.Dead:
-		d.o.Metrics.count(s.Name, dead)
-		d.o.Log.ErrorContext(ctx, "delivery is a dead letter", append(event, "err", o.Error)...)
-	default:
-	}
 }
 
 // bounded returns text without secrets, of at most n bytes.

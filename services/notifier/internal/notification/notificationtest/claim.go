@@ -1,15 +1,11 @@
 package notificationtest
 
 import (
-	"context"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5"
-
-	"github.com/toolherd/toolherd/pkg/db"
 	"github.com/toolherd/toolherd/services/notifier/internal/notification"
 )
 
@@ -18,7 +14,6 @@ var claimTests = map[string]func(*testing.T, *fixture){
 	"pending, claimed, retry and dispatched are claimed when due":         claimPredicate,
 	"a lease keeps others away until it has run out":                      claimLease,
 	"only deliveries to the sinks that are asked for are claimed":         claimSinks,
-	"a locked delivery is skipped":                                        claimSkipsLocked,
 	"a renewed lease lasts, a lost one is named":                          renewal,
 	"the next due time is that of the first delivery that can be claimed": nextDue,
 }
@@ -125,31 +120,6 @@ func claimSinks(t *testing.T, f *fixture) {
 	if claims := f.claim(chat, chat); len(claims) != 1 || claims[0].Event.TaskID != "b" || claims[0].Sink != chat {
 		t.Errorf("claimed %v, want b", claims)
 	}
-}
-
-// NOTE-006
-func claimSkipsLocked(t *testing.T, f *fixture) {
-	if f.db.Engine() == db.SQLite {
-		return // one writer at a time: nothing is ever locked
-	}
-	f.record(event("a", 1), event("b", 1))
-	locked := f.of("a")
-	err := pgx.BeginFunc(t.Context(), f.db.Pool(), func(tx pgx.Tx) error {
-		if _, err := tx.Exec(t.Context(), "select from notification_delivery where notification_id = $1 for update", locked.ID); err != nil {
-			return err
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-		defer cancel()
-		claims, err := f.Claim(ctx, notification.ClaimRequest{Notifier: "n1", Sinks: []string{ops}, Limit: 100, Lease: lease})
-		if len(claims) != 1 || claims[0].Event.TaskID != "b" {
-			t.Errorf("claimed %v, want b", claims)
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.claimOne()
 }
 
 func renewal(t *testing.T, f *fixture) {

@@ -242,7 +242,7 @@ func nextAfterDelivered(t *testing.T, f *fixture) {
 // NOTE-021 (in part: that such an event waits for an operator and blocks nothing)
 func unfit(t *testing.T, f *fixture) {
 	f.add(event("a", 1), event("b", 1), event("c", 1))
-	f.exec("update outbox set body = '{' where task_id = 'b'")
+	f.spoil("b")
 	if n, err := f.Intake(t.Context(), feed, 100); n != 3 || err != nil {
 		t.Fatalf("took %d, %v, want 3", n, err)
 	}
@@ -261,7 +261,7 @@ func unfit(t *testing.T, f *fixture) {
 	// One that comes during an attempt.
 	c := f.claimOne()
 	f.add(event("b", 3))
-	f.exec("update outbox set body = '{'")
+	f.spoil("b")
 	if _, err := f.Intake(t.Context(), feed, 100); err != nil {
 		t.Fatal(err)
 	}

@@ -3,16 +3,14 @@
 package notificationtest
 
 import (
-	"database/sql"
 	"fmt"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/toolherd/toolherd/pkg/authn"
 	"github.com/toolherd/toolherd/pkg/db"
 	"github.com/toolherd/toolherd/pkg/outbox"
+	"github.com/toolherd/toolherd/pkg/outbox/outboxtest"
 	"github.com/toolherd/toolherd/services/notifier/internal/notification"
 )
 
@@ -75,17 +73,9 @@ func in(user, thread string, e outbox.Event) outbox.Event {
 // add appends events without taking them in.
 func (f *fixture) add(events ...outbox.Event) {
 	f.t.Helper()
-	if err := appendEvents(f.t, f.db, events...); err != nil {
+	if err := outboxtest.Append(f.t.Context(), f.db, events...); err != nil {
 		f.t.Fatal(err)
 	}
-}
-
-func appendEvents(t *testing.T, d *db.DB, events ...outbox.Event) error {
-	ctx := t.Context()
-	if d.Engine() == db.SQLite {
-		return d.WriteTx(ctx, func(tx *sql.Tx) error { return outbox.AppendSQLite(ctx, tx, events...) })
-	}
-	return pgx.BeginFunc(ctx, d.Pool(), func(tx pgx.Tx) error { return outbox.AppendPostgres(ctx, tx, events...) })
 }
 
 // record appends events one by one and takes each in.
@@ -155,6 +145,14 @@ func as(run string) func(*notification.Outcome) {
 
 func because(err string) func(*notification.Outcome) {
 	return func(o *notification.Outcome) { o.Error = err }
+}
+
+// spoil makes a task's events in the outbox unfit for any sink.
+func (f *fixture) spoil(task string) {
+	f.t.Helper()
+	if err := outboxtest.Spoil(f.t.Context(), f.db, task); err != nil {
+		f.t.Fatal(err)
+	}
 }
 
 // pass lets d pass for the due time, and so the lease, of every delivery.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/toolherd/toolherd/pkg/authn"
+	"github.com/toolherd/toolherd/pkg/outbox/outboxtest"
 	"github.com/toolherd/toolherd/services/notifier/internal/notification"
 )
 
@@ -48,13 +49,13 @@ func (f *fixture) together(functions ...func(ctx context.Context) error) {
 	}
 }
 
-// append adds the versions of every race task, in two halves that overtake one another.
+// appendRaceTasks adds the versions of every race task, in two halves that overtake one another.
 func (f *fixture) appendRaceTasks(sink string, half int) func(context.Context) error {
-	return func(context.Context) error {
+	return func(ctx context.Context) error {
 		for i := range raceTasks {
 			for v := range raceVersions {
 				if version := int64(v + 1); v%2 == half {
-					if err := appendEvents(f.t, f.db, to(sink, event(fmt.Sprint("t", i), version))); err != nil {
+					if err := outboxtest.Append(ctx, f.db, to(sink, event(fmt.Sprint("t", i), version))); err != nil {
 						return err
 					}
 				}

@@ -27,11 +27,13 @@ var settleTests = map[string]func(*testing.T, *fixture){
 func together(t *testing.T, f *fixture) {
 	f.record(event("a", 1), event("b", 1), event("c", 1), event("d", 1))
 	claims := map[string]notification.Claim{}
-	for _, c := range f.claim() {
+	for _, c := range f.claim(ops) {
 		claims[c.Event.TaskID] = c
 	}
 	stale := claims["d"]
-	f.redrive(notification.Redrive{ID: stale.ID, Actor: "me"}, 1)
+	if n, err := f.Redrive(t.Context(), notification.Redrive{ID: stale.ID, Actor: "me"}); n != 1 || err != nil {
+		t.Fatalf("redriven: %d, %v", n, err)
+	}
 	unknown := claims["a"]
 	unknown.ID = "ntf_00000000000000000000000000000000"
 	settled, err := f.SettleAll(t.Context(), []notification.Outcome{

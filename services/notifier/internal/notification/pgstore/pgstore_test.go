@@ -11,6 +11,7 @@ import (
 	"github.com/toolherd/toolherd/pkg/db"
 	"github.com/toolherd/toolherd/pkg/db/dbtest"
 	"github.com/toolherd/toolherd/pkg/outbox"
+	"github.com/toolherd/toolherd/pkg/outbox/outboxtest"
 	"github.com/toolherd/toolherd/services/notifier/internal/notification"
 	"github.com/toolherd/toolherd/services/notifier/internal/notification/notificationtest"
 	"github.com/toolherd/toolherd/services/notifier/internal/notification/pgstore"
@@ -62,11 +63,9 @@ func useAll(t *testing.T, d *db.DB) {
 	body := []byte(`{"quote":"it's \\ \"'; drop table outbox; --"}`)
 	add := func(version int64) {
 		t.Helper()
-		err := pgx.BeginFunc(ctx, d.Pool(), func(tx pgx.Tx) error {
-			return outbox.AppendPostgres(ctx, tx,
-				outbox.Event{TaskID: "a", Version: version, Sink: "ops", Body: body},
-				outbox.Event{TaskID: "b", Version: version, Body: body})
-		})
+		err := outboxtest.Append(ctx, d,
+			outbox.Event{TaskID: "a", Version: version, Sink: "ops", Body: body},
+			outbox.Event{TaskID: "b", Version: version, Body: body})
 		must("append", true, err)
 		n, err := s.Intake(ctx, "feed", 10)
 		must("intake", n == 2, err)
@@ -111,6 +110,38 @@ func useAll(t *testing.T, d *db.DB) {
 	add(3)
 	forgotten, err := s.Forget(ctx, []string{"ops"}, -time.Minute, 10)
 	must("forget", forgotten == 1, err)
+}
+
+// NOTE-006
+func TestALockedDeliveryIsSkipped(t *testing.T) {
+	d := dbtest.Postgres(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // a claim that waits for the lock fails
+	defer cancel()
+	s := pgstore.New(d.Pool())
+	body := []byte("{}")
+	err := outboxtest.Append(ctx, d, outbox.Event{TaskID: "a", Version: 1, Sink: "ops", Body: body}, outbox.Event{TaskID: "b", Version: 1, Sink: "ops", Body: body})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Intake(ctx, "feed", 10); err != nil {
+		t.Fatal(err)
+	}
+	claim := func(want string) {
+		t.Helper()
+		claims, err := s.Claim(ctx, notification.ClaimRequest{Notifier: "n", Sinks: []string{"ops"}, Limit: 10, Lease: time.Minute})
+		if err != nil || len(claims) != 1 || claims[0].Event.TaskID != want {
+			t.Errorf("claimed %v, %v, want %s", claims, err, want)
+		}
+	}
+	err = pgx.BeginFunc(ctx, d.Pool(), func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, "select from notification_delivery where task_id = 'a' for update")
+		claim("b")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	claim("a")
 }
 
 func TestWhoStopsWithTheSequenceLockedDoesNotStopOthersForEver(t *testing.T) {
