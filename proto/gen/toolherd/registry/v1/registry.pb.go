@@ -473,20 +473,199 @@ func (x *Snapshot) GetServerCount() int32 {
 	return 0
 }
 
+// Hold says that an activation holds: until ReleaseActivation, what files say is recorded and not made current.
+type Hold struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The snapshot that is held.
+	SnapshotId string `protobuf:"bytes,1,opt,name=snapshot_id,json=snapshotId,proto3" json:"snapshot_id,omitempty"`
+	// The activation that holds it.
+	Revision int64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Who holds it.
+	Actor string `protobuf:"bytes,3,opt,name=actor,proto3" json:"actor,omitempty"`
+	// Why, as given to ActivateSnapshot.
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Since when.
+	HoldTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=hold_time,json=holdTime,proto3" json:"hold_time,omitempty"`
+	// What waits behind it, newest first; the last is what was current before. ReleaseActivation makes the first current.
+	// At most 20; older ones are dropped.
+	Candidates    []*Candidate `protobuf:"bytes,6,rep,name=candidates,proto3" json:"candidates,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Hold) Reset() {
+	*x = Hold{}
+	mi := &file_toolherd_registry_v1_registry_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Hold) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Hold) ProtoMessage() {}
+
+func (x *Hold) ProtoReflect() protoreflect.Message {
+	mi := &file_toolherd_registry_v1_registry_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Hold.ProtoReflect.Descriptor instead.
+func (*Hold) Descriptor() ([]byte, []int) {
+	return file_toolherd_registry_v1_registry_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Hold) GetSnapshotId() string {
+	if x != nil {
+		return x.SnapshotId
+	}
+	return ""
+}
+
+func (x *Hold) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *Hold) GetActor() string {
+	if x != nil {
+		return x.Actor
+	}
+	return ""
+}
+
+func (x *Hold) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Hold) GetHoldTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.HoldTime
+	}
+	return nil
+}
+
+func (x *Hold) GetCandidates() []*Candidate {
+	if x != nil {
+		return x.Candidates
+	}
+	return nil
+}
+
+// Candidate is a snapshot that waits for a hold to end. GetSnapshot and DiffSnapshots know it by its id.
+type Candidate struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The snapshot.
+	SnapshotId string `protobuf:"bytes,1,opt,name=snapshot_id,json=snapshotId,proto3" json:"snapshot_id,omitempty"`
+	// When it was recorded.
+	RecordTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=record_time,json=recordTime,proto3" json:"record_time,omitempty"`
+	// Whence it comes, such as `files`.
+	Actor string `protobuf:"bytes,3,opt,name=actor,proto3" json:"actor,omitempty"`
+	// What it changes against what was to become current before it.
+	Change string `protobuf:"bytes,4,opt,name=change,proto3" json:"change,omitempty"`
+	// How many servers it has.
+	ServerCount   int32 `protobuf:"varint,5,opt,name=server_count,json=serverCount,proto3" json:"server_count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Candidate) Reset() {
+	*x = Candidate{}
+	mi := &file_toolherd_registry_v1_registry_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Candidate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Candidate) ProtoMessage() {}
+
+func (x *Candidate) ProtoReflect() protoreflect.Message {
+	mi := &file_toolherd_registry_v1_registry_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Candidate.ProtoReflect.Descriptor instead.
+func (*Candidate) Descriptor() ([]byte, []int) {
+	return file_toolherd_registry_v1_registry_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Candidate) GetSnapshotId() string {
+	if x != nil {
+		return x.SnapshotId
+	}
+	return ""
+}
+
+func (x *Candidate) GetRecordTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RecordTime
+	}
+	return nil
+}
+
+func (x *Candidate) GetActor() string {
+	if x != nil {
+		return x.Actor
+	}
+	return ""
+}
+
+func (x *Candidate) GetChange() string {
+	if x != nil {
+		return x.Change
+	}
+	return ""
+}
+
+func (x *Candidate) GetServerCount() int32 {
+	if x != nil {
+		return x.ServerCount
+	}
+	return 0
+}
+
 // ServerDiff is what changed about one server between two snapshots.
 type ServerDiff struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The server's name.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The changed fields, by path, with both values; secrets are masked.
-	Fields        []*FieldDiff `protobuf:"bytes,2,rep,name=fields,proto3" json:"fields,omitempty"`
+	// The changed fields of its entry, by path, with both values; secrets are masked.
+	Fields []*FieldDiff `protobuf:"bytes,2,rep,name=fields,proto3" json:"fields,omitempty"`
+	// What the registry decides otherwise about it, with both values: `state`, which has the verdict on trust, `reason`,
+	// `fix_command`, `stale`, `source_class`, `transport`, `problems`.
+	Verdict []*FieldDiff `protobuf:"bytes,3,rep,name=verdict,proto3" json:"verdict,omitempty"`
+	// True if its sessions end: what decides about the connection changed.
+	Reconnects    bool `protobuf:"varint,4,opt,name=reconnects,proto3" json:"reconnects,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ServerDiff) Reset() {
 	*x = ServerDiff{}
-	mi := &file_toolherd_registry_v1_registry_proto_msgTypes[3]
+	mi := &file_toolherd_registry_v1_registry_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -498,7 +677,7 @@ func (x *ServerDiff) String() string {
 func (*ServerDiff) ProtoMessage() {}
 
 func (x *ServerDiff) ProtoReflect() protoreflect.Message {
-	mi := &file_toolherd_registry_v1_registry_proto_msgTypes[3]
+	mi := &file_toolherd_registry_v1_registry_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -511,7 +690,7 @@ func (x *ServerDiff) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerDiff.ProtoReflect.Descriptor instead.
 func (*ServerDiff) Descriptor() ([]byte, []int) {
-	return file_toolherd_registry_v1_registry_proto_rawDescGZIP(), []int{3}
+	return file_toolherd_registry_v1_registry_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ServerDiff) GetName() string {
@@ -526,6 +705,20 @@ func (x *ServerDiff) GetFields() []*FieldDiff {
 		return x.Fields
 	}
 	return nil
+}
+
+func (x *ServerDiff) GetVerdict() []*FieldDiff {
+	if x != nil {
+		return x.Verdict
+	}
+	return nil
+}
+
+func (x *ServerDiff) GetReconnects() bool {
+	if x != nil {
+		return x.Reconnects
+	}
+	return false
 }
 
 // FieldDiff is one changed field.
@@ -543,7 +736,7 @@ type FieldDiff struct {
 
 func (x *FieldDiff) Reset() {
 	*x = FieldDiff{}
-	mi := &file_toolherd_registry_v1_registry_proto_msgTypes[4]
+	mi := &file_toolherd_registry_v1_registry_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -555,7 +748,7 @@ func (x *FieldDiff) String() string {
 func (*FieldDiff) ProtoMessage() {}
 
 func (x *FieldDiff) ProtoReflect() protoreflect.Message {
-	mi := &file_toolherd_registry_v1_registry_proto_msgTypes[4]
+	mi := &file_toolherd_registry_v1_registry_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -568,7 +761,7 @@ func (x *FieldDiff) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FieldDiff.ProtoReflect.Descriptor instead.
 func (*FieldDiff) Descriptor() ([]byte, []int) {
-	return file_toolherd_registry_v1_registry_proto_rawDescGZIP(), []int{4}
+	return file_toolherd_registry_v1_registry_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *FieldDiff) GetPath() string {
@@ -621,7 +814,7 @@ type ConfiguredServer struct {
 
 func (x *ConfiguredServer) Reset() {
 	*x = ConfiguredServer{}
-	mi := &file_toolherd_registry_v1_registry_proto_msgTypes[5]
+	mi := &file_toolherd_registry_v1_registry_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -633,7 +826,7 @@ func (x *ConfiguredServer) String() string {
 func (*ConfiguredServer) ProtoMessage() {}
 
 func (x *ConfiguredServer) ProtoReflect() protoreflect.Message {
-	mi := &file_toolherd_registry_v1_registry_proto_msgTypes[5]
+	mi := &file_toolherd_registry_v1_registry_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -646,7 +839,7 @@ func (x *ConfiguredServer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfiguredServer.ProtoReflect.Descriptor instead.
 func (*ConfiguredServer) Descriptor() ([]byte, []int) {
-	return file_toolherd_registry_v1_registry_proto_rawDescGZIP(), []int{5}
+	return file_toolherd_registry_v1_registry_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ConfiguredServer) GetName() string {
@@ -732,7 +925,7 @@ type Project struct {
 
 func (x *Project) Reset() {
 	*x = Project{}
-	mi := &file_toolherd_registry_v1_registry_proto_msgTypes[6]
+	mi := &file_toolherd_registry_v1_registry_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -744,7 +937,7 @@ func (x *Project) String() string {
 func (*Project) ProtoMessage() {}
 
 func (x *Project) ProtoReflect() protoreflect.Message {
-	mi := &file_toolherd_registry_v1_registry_proto_msgTypes[6]
+	mi := &file_toolherd_registry_v1_registry_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -757,7 +950,7 @@ func (x *Project) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Project.ProtoReflect.Descriptor instead.
 func (*Project) Descriptor() ([]byte, []int) {
-	return file_toolherd_registry_v1_registry_proto_rawDescGZIP(), []int{6}
+	return file_toolherd_registry_v1_registry_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Project) GetRoot() string {
@@ -796,7 +989,7 @@ type ProjectServer struct {
 
 func (x *ProjectServer) Reset() {
 	*x = ProjectServer{}
-	mi := &file_toolherd_registry_v1_registry_proto_msgTypes[7]
+	mi := &file_toolherd_registry_v1_registry_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -808,7 +1001,7 @@ func (x *ProjectServer) String() string {
 func (*ProjectServer) ProtoMessage() {}
 
 func (x *ProjectServer) ProtoReflect() protoreflect.Message {
-	mi := &file_toolherd_registry_v1_registry_proto_msgTypes[7]
+	mi := &file_toolherd_registry_v1_registry_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -821,7 +1014,7 @@ func (x *ProjectServer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProjectServer.ProtoReflect.Descriptor instead.
 func (*ProjectServer) Descriptor() ([]byte, []int) {
-	return file_toolherd_registry_v1_registry_proto_rawDescGZIP(), []int{7}
+	return file_toolherd_registry_v1_registry_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ProjectServer) GetName() string {
@@ -903,11 +1096,33 @@ const file_toolherd_registry_v1_registry_proto_rawDesc = "" +
 	"\x0factivate_reason\x18\x06 \x01(\tR\x0eactivateReason\x12;\n" +
 	"\aservers\x18\a \x03(\v2!.toolherd.registry.v1.ServerEntryR\aservers\x12+\n" +
 	"\x11interceptors_json\x18\b \x01(\tR\x10interceptorsJson\x12!\n" +
-	"\fserver_count\x18\t \x01(\x05R\vserverCount\"Y\n" +
+	"\fserver_count\x18\t \x01(\x05R\vserverCount\"\xeb\x01\n" +
+	"\x04Hold\x12\x1f\n" +
+	"\vsnapshot_id\x18\x01 \x01(\tR\n" +
+	"snapshotId\x12\x1a\n" +
+	"\brevision\x18\x02 \x01(\x03R\brevision\x12\x14\n" +
+	"\x05actor\x18\x03 \x01(\tR\x05actor\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x127\n" +
+	"\thold_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\bholdTime\x12?\n" +
+	"\n" +
+	"candidates\x18\x06 \x03(\v2\x1f.toolherd.registry.v1.CandidateR\n" +
+	"candidates\"\xba\x01\n" +
+	"\tCandidate\x12\x1f\n" +
+	"\vsnapshot_id\x18\x01 \x01(\tR\n" +
+	"snapshotId\x12;\n" +
+	"\vrecord_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"recordTime\x12\x14\n" +
+	"\x05actor\x18\x03 \x01(\tR\x05actor\x12\x16\n" +
+	"\x06change\x18\x04 \x01(\tR\x06change\x12!\n" +
+	"\fserver_count\x18\x05 \x01(\x05R\vserverCount\"\xb4\x01\n" +
 	"\n" +
 	"ServerDiff\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x127\n" +
-	"\x06fields\x18\x02 \x03(\v2\x1f.toolherd.registry.v1.FieldDiffR\x06fields\"_\n" +
+	"\x06fields\x18\x02 \x03(\v2\x1f.toolherd.registry.v1.FieldDiffR\x06fields\x129\n" +
+	"\averdict\x18\x03 \x03(\v2\x1f.toolherd.registry.v1.FieldDiffR\averdict\x12\x1e\n" +
+	"\n" +
+	"reconnects\x18\x04 \x01(\bR\n" +
+	"reconnects\"_\n" +
 	"\tFieldDiff\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x1f\n" +
 	"\vbefore_json\x18\x02 \x01(\tR\n" +
@@ -963,37 +1178,43 @@ func file_toolherd_registry_v1_registry_proto_rawDescGZIP() []byte {
 }
 
 var file_toolherd_registry_v1_registry_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_toolherd_registry_v1_registry_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_toolherd_registry_v1_registry_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_toolherd_registry_v1_registry_proto_goTypes = []any{
 	(EntryState)(0),               // 0: toolherd.registry.v1.EntryState
 	(Severity)(0),                 // 1: toolherd.registry.v1.Severity
 	(*Problem)(nil),               // 2: toolherd.registry.v1.Problem
 	(*ServerEntry)(nil),           // 3: toolherd.registry.v1.ServerEntry
 	(*Snapshot)(nil),              // 4: toolherd.registry.v1.Snapshot
-	(*ServerDiff)(nil),            // 5: toolherd.registry.v1.ServerDiff
-	(*FieldDiff)(nil),             // 6: toolherd.registry.v1.FieldDiff
-	(*ConfiguredServer)(nil),      // 7: toolherd.registry.v1.ConfiguredServer
-	(*Project)(nil),               // 8: toolherd.registry.v1.Project
-	(*ProjectServer)(nil),         // 9: toolherd.registry.v1.ProjectServer
-	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
+	(*Hold)(nil),                  // 5: toolherd.registry.v1.Hold
+	(*Candidate)(nil),             // 6: toolherd.registry.v1.Candidate
+	(*ServerDiff)(nil),            // 7: toolherd.registry.v1.ServerDiff
+	(*FieldDiff)(nil),             // 8: toolherd.registry.v1.FieldDiff
+	(*ConfiguredServer)(nil),      // 9: toolherd.registry.v1.ConfiguredServer
+	(*Project)(nil),               // 10: toolherd.registry.v1.Project
+	(*ProjectServer)(nil),         // 11: toolherd.registry.v1.ProjectServer
+	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
 }
 var file_toolherd_registry_v1_registry_proto_depIdxs = []int32{
 	1,  // 0: toolherd.registry.v1.Problem.severity:type_name -> toolherd.registry.v1.Severity
 	0,  // 1: toolherd.registry.v1.ServerEntry.state:type_name -> toolherd.registry.v1.EntryState
 	2,  // 2: toolherd.registry.v1.ServerEntry.problems:type_name -> toolherd.registry.v1.Problem
-	10, // 3: toolherd.registry.v1.Snapshot.create_time:type_name -> google.protobuf.Timestamp
-	10, // 4: toolherd.registry.v1.Snapshot.activate_time:type_name -> google.protobuf.Timestamp
+	12, // 3: toolherd.registry.v1.Snapshot.create_time:type_name -> google.protobuf.Timestamp
+	12, // 4: toolherd.registry.v1.Snapshot.activate_time:type_name -> google.protobuf.Timestamp
 	3,  // 5: toolherd.registry.v1.Snapshot.servers:type_name -> toolherd.registry.v1.ServerEntry
-	6,  // 6: toolherd.registry.v1.ServerDiff.fields:type_name -> toolherd.registry.v1.FieldDiff
-	0,  // 7: toolherd.registry.v1.ConfiguredServer.state:type_name -> toolherd.registry.v1.EntryState
-	2,  // 8: toolherd.registry.v1.ConfiguredServer.problems:type_name -> toolherd.registry.v1.Problem
-	9,  // 9: toolherd.registry.v1.Project.servers:type_name -> toolherd.registry.v1.ProjectServer
-	10, // 10: toolherd.registry.v1.ProjectServer.decide_time:type_name -> google.protobuf.Timestamp
-	11, // [11:11] is the sub-list for method output_type
-	11, // [11:11] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	12, // 6: toolherd.registry.v1.Hold.hold_time:type_name -> google.protobuf.Timestamp
+	6,  // 7: toolherd.registry.v1.Hold.candidates:type_name -> toolherd.registry.v1.Candidate
+	12, // 8: toolherd.registry.v1.Candidate.record_time:type_name -> google.protobuf.Timestamp
+	8,  // 9: toolherd.registry.v1.ServerDiff.fields:type_name -> toolherd.registry.v1.FieldDiff
+	8,  // 10: toolherd.registry.v1.ServerDiff.verdict:type_name -> toolherd.registry.v1.FieldDiff
+	0,  // 11: toolherd.registry.v1.ConfiguredServer.state:type_name -> toolherd.registry.v1.EntryState
+	2,  // 12: toolherd.registry.v1.ConfiguredServer.problems:type_name -> toolherd.registry.v1.Problem
+	11, // 13: toolherd.registry.v1.Project.servers:type_name -> toolherd.registry.v1.ProjectServer
+	12, // 14: toolherd.registry.v1.ProjectServer.decide_time:type_name -> google.protobuf.Timestamp
+	15, // [15:15] is the sub-list for method output_type
+	15, // [15:15] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_toolherd_registry_v1_registry_proto_init() }
@@ -1007,7 +1228,7 @@ func file_toolherd_registry_v1_registry_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_toolherd_registry_v1_registry_proto_rawDesc), len(file_toolherd_registry_v1_registry_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   8,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -987,7 +987,9 @@ func (x *GetSnapshotRequest) GetSnapshotId() string {
 type GetSnapshotResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The snapshot with its servers.
-	Snapshot      *Snapshot `protobuf:"bytes,1,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	Snapshot *Snapshot `protobuf:"bytes,1,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	// The hold in force, whichever snapshot was asked for; absent if there is none.
+	Hold          *Hold `protobuf:"bytes,2,opt,name=hold,proto3" json:"hold,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1025,6 +1027,13 @@ func (*GetSnapshotResponse) Descriptor() ([]byte, []int) {
 func (x *GetSnapshotResponse) GetSnapshot() *Snapshot {
 	if x != nil {
 		return x.Snapshot
+	}
+	return nil
+}
+
+func (x *GetSnapshotResponse) GetHold() *Hold {
+	if x != nil {
+		return x.Hold
 	}
 	return nil
 }
@@ -1091,6 +1100,8 @@ type ListSnapshotsResponse struct {
 	Snapshots []*Snapshot `protobuf:"bytes,1,rep,name=snapshots,proto3" json:"snapshots,omitempty"`
 	// Empty after the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// The hold in force; absent if there is none.
+	Hold          *Hold `protobuf:"bytes,3,opt,name=hold,proto3" json:"hold,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1139,10 +1150,17 @@ func (x *ListSnapshotsResponse) GetNextPageToken() string {
 	return ""
 }
 
+func (x *ListSnapshotsResponse) GetHold() *Hold {
+	if x != nil {
+		return x.Hold
+	}
+	return nil
+}
+
 // DiffSnapshotsRequest names two snapshots.
 type DiffSnapshotsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The older one; empty means the one before `to_snapshot_id`.
+	// The older one; empty means the one that was current before `to_snapshot_id`, for a candidate the current one.
 	FromSnapshotId string `protobuf:"bytes,1,opt,name=from_snapshot_id,json=fromSnapshotId,proto3" json:"from_snapshot_id,omitempty"`
 	// The newer one; empty means the current one.
 	ToSnapshotId  string `protobuf:"bytes,2,opt,name=to_snapshot_id,json=toSnapshotId,proto3" json:"to_snapshot_id,omitempty"`
@@ -1202,7 +1220,13 @@ type DiffSnapshotsResponse struct {
 	// Servers that only the older one has.
 	Removed []string `protobuf:"bytes,2,rep,name=removed,proto3" json:"removed,omitempty"`
 	// Servers that both have, with their changed fields.
-	Changed       []*ServerDiff `protobuf:"bytes,3,rep,name=changed,proto3" json:"changed,omitempty"`
+	Changed []*ServerDiff `protobuf:"bytes,3,rep,name=changed,proto3" json:"changed,omitempty"`
+	// The `mcpInterceptors` entries of both as JSON arrays, if they differ.
+	Interceptors *FieldDiff `protobuf:"bytes,4,opt,name=interceptors,proto3" json:"interceptors,omitempty"`
+	// The snapshots that were compared; the first is empty where `to_snapshot_id` was the first that ever was current.
+	FromSnapshotId string `protobuf:"bytes,5,opt,name=from_snapshot_id,json=fromSnapshotId,proto3" json:"from_snapshot_id,omitempty"`
+	// The newer one.
+	ToSnapshotId  string `protobuf:"bytes,6,opt,name=to_snapshot_id,json=toSnapshotId,proto3" json:"to_snapshot_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1256,6 +1280,27 @@ func (x *DiffSnapshotsResponse) GetChanged() []*ServerDiff {
 		return x.Changed
 	}
 	return nil
+}
+
+func (x *DiffSnapshotsResponse) GetInterceptors() *FieldDiff {
+	if x != nil {
+		return x.Interceptors
+	}
+	return nil
+}
+
+func (x *DiffSnapshotsResponse) GetFromSnapshotId() string {
+	if x != nil {
+		return x.FromSnapshotId
+	}
+	return ""
+}
+
+func (x *DiffSnapshotsResponse) GetToSnapshotId() string {
+	if x != nil {
+		return x.ToSnapshotId
+	}
+	return ""
 }
 
 // ActivateSnapshotRequest rolls back or forward.
@@ -1326,7 +1371,9 @@ func (x *ActivateSnapshotRequest) GetEtag() string {
 type ActivateSnapshotResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The activated snapshot without its servers.
-	Snapshot      *Snapshot `protobuf:"bytes,1,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	Snapshot *Snapshot `protobuf:"bytes,1,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	// The hold that it makes, with what waits behind it.
+	Hold          *Hold `protobuf:"bytes,2,opt,name=hold,proto3" json:"hold,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1364,6 +1411,13 @@ func (*ActivateSnapshotResponse) Descriptor() ([]byte, []int) {
 func (x *ActivateSnapshotResponse) GetSnapshot() *Snapshot {
 	if x != nil {
 		return x.Snapshot
+	}
+	return nil
+}
+
+func (x *ActivateSnapshotResponse) GetHold() *Hold {
+	if x != nil {
+		return x.Hold
 	}
 	return nil
 }
@@ -1418,7 +1472,9 @@ func (x *ReleaseActivationRequest) GetReason() string {
 type ReleaseActivationResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The snapshot that is current after the release, without its servers.
-	Snapshot      *Snapshot `protobuf:"bytes,1,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	Snapshot *Snapshot `protobuf:"bytes,1,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	// False if there was no hold.
+	Released      bool `protobuf:"varint,2,opt,name=released,proto3" json:"released,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1458,6 +1514,13 @@ func (x *ReleaseActivationResponse) GetSnapshot() *Snapshot {
 		return x.Snapshot
 	}
 	return nil
+}
+
+func (x *ReleaseActivationResponse) GetReleased() bool {
+	if x != nil {
+		return x.Released
+	}
+	return false
 }
 
 // WatchSnapshotsRequest starts a watch.
@@ -2002,34 +2065,41 @@ const file_toolherd_registry_v1_registry_service_proto_rawDesc = "" +
 	"snapshotId\"5\n" +
 	"\x12GetSnapshotRequest\x12\x1f\n" +
 	"\vsnapshot_id\x18\x01 \x01(\tR\n" +
-	"snapshotId\"Q\n" +
+	"snapshotId\"\x81\x01\n" +
 	"\x13GetSnapshotResponse\x12:\n" +
-	"\bsnapshot\x18\x01 \x01(\v2\x1e.toolherd.registry.v1.SnapshotR\bsnapshot\"R\n" +
+	"\bsnapshot\x18\x01 \x01(\v2\x1e.toolherd.registry.v1.SnapshotR\bsnapshot\x12.\n" +
+	"\x04hold\x18\x02 \x01(\v2\x1a.toolherd.registry.v1.HoldR\x04hold\"R\n" +
 	"\x14ListSnapshotsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tR\tpageToken\"}\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"\xad\x01\n" +
 	"\x15ListSnapshotsResponse\x12<\n" +
 	"\tsnapshots\x18\x01 \x03(\v2\x1e.toolherd.registry.v1.SnapshotR\tsnapshots\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"f\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12.\n" +
+	"\x04hold\x18\x03 \x01(\v2\x1a.toolherd.registry.v1.HoldR\x04hold\"f\n" +
 	"\x14DiffSnapshotsRequest\x12(\n" +
 	"\x10from_snapshot_id\x18\x01 \x01(\tR\x0efromSnapshotId\x12$\n" +
-	"\x0eto_snapshot_id\x18\x02 \x01(\tR\ftoSnapshotId\"\x83\x01\n" +
+	"\x0eto_snapshot_id\x18\x02 \x01(\tR\ftoSnapshotId\"\x98\x02\n" +
 	"\x15DiffSnapshotsResponse\x12\x14\n" +
 	"\x05added\x18\x01 \x03(\tR\x05added\x12\x18\n" +
 	"\aremoved\x18\x02 \x03(\tR\aremoved\x12:\n" +
-	"\achanged\x18\x03 \x03(\v2 .toolherd.registry.v1.ServerDiffR\achanged\"f\n" +
+	"\achanged\x18\x03 \x03(\v2 .toolherd.registry.v1.ServerDiffR\achanged\x12C\n" +
+	"\finterceptors\x18\x04 \x01(\v2\x1f.toolherd.registry.v1.FieldDiffR\finterceptors\x12(\n" +
+	"\x10from_snapshot_id\x18\x05 \x01(\tR\x0efromSnapshotId\x12$\n" +
+	"\x0eto_snapshot_id\x18\x06 \x01(\tR\ftoSnapshotId\"f\n" +
 	"\x17ActivateSnapshotRequest\x12\x1f\n" +
 	"\vsnapshot_id\x18\x01 \x01(\tR\n" +
 	"snapshotId\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x12\n" +
-	"\x04etag\x18\x03 \x01(\tR\x04etag\"V\n" +
+	"\x04etag\x18\x03 \x01(\tR\x04etag\"\x86\x01\n" +
 	"\x18ActivateSnapshotResponse\x12:\n" +
-	"\bsnapshot\x18\x01 \x01(\v2\x1e.toolherd.registry.v1.SnapshotR\bsnapshot\"2\n" +
+	"\bsnapshot\x18\x01 \x01(\v2\x1e.toolherd.registry.v1.SnapshotR\bsnapshot\x12.\n" +
+	"\x04hold\x18\x02 \x01(\v2\x1a.toolherd.registry.v1.HoldR\x04hold\"2\n" +
 	"\x18ReleaseActivationRequest\x12\x16\n" +
-	"\x06reason\x18\x01 \x01(\tR\x06reason\"W\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\"s\n" +
 	"\x19ReleaseActivationResponse\x12:\n" +
-	"\bsnapshot\x18\x01 \x01(\v2\x1e.toolherd.registry.v1.SnapshotR\bsnapshot\">\n" +
+	"\bsnapshot\x18\x01 \x01(\v2\x1e.toolherd.registry.v1.SnapshotR\bsnapshot\x12\x1a\n" +
+	"\breleased\x18\x02 \x01(\bR\breleased\">\n" +
 	"\x15WatchSnapshotsRequest\x12%\n" +
 	"\x0eafter_revision\x18\x01 \x01(\x03R\rafterRevision\"T\n" +
 	"\x16WatchSnapshotsResponse\x12:\n" +
@@ -2124,8 +2194,10 @@ var file_toolherd_registry_v1_registry_service_proto_goTypes = []any{
 	(*Problem)(nil),                   // 34: toolherd.registry.v1.Problem
 	(*ConfiguredServer)(nil),          // 35: toolherd.registry.v1.ConfiguredServer
 	(*Snapshot)(nil),                  // 36: toolherd.registry.v1.Snapshot
-	(*ServerDiff)(nil),                // 37: toolherd.registry.v1.ServerDiff
-	(*Project)(nil),                   // 38: toolherd.registry.v1.Project
+	(*Hold)(nil),                      // 37: toolherd.registry.v1.Hold
+	(*ServerDiff)(nil),                // 38: toolherd.registry.v1.ServerDiff
+	(*FieldDiff)(nil),                 // 39: toolherd.registry.v1.FieldDiff
+	(*Project)(nil),                   // 40: toolherd.registry.v1.Project
 }
 var file_toolherd_registry_v1_registry_service_proto_depIdxs = []int32{
 	2,  // 0: toolherd.registry.v1.GetConfigResponse.read_only:type_name -> toolherd.registry.v1.ReadOnlyEntry
@@ -2134,52 +2206,56 @@ var file_toolherd_registry_v1_registry_service_proto_depIdxs = []int32{
 	34, // 3: toolherd.registry.v1.ValidateConfigResponse.problems:type_name -> toolherd.registry.v1.Problem
 	35, // 4: toolherd.registry.v1.ListServersResponse.servers:type_name -> toolherd.registry.v1.ConfiguredServer
 	36, // 5: toolherd.registry.v1.GetSnapshotResponse.snapshot:type_name -> toolherd.registry.v1.Snapshot
-	36, // 6: toolherd.registry.v1.ListSnapshotsResponse.snapshots:type_name -> toolherd.registry.v1.Snapshot
-	37, // 7: toolherd.registry.v1.DiffSnapshotsResponse.changed:type_name -> toolherd.registry.v1.ServerDiff
-	36, // 8: toolherd.registry.v1.ActivateSnapshotResponse.snapshot:type_name -> toolherd.registry.v1.Snapshot
-	36, // 9: toolherd.registry.v1.ReleaseActivationResponse.snapshot:type_name -> toolherd.registry.v1.Snapshot
-	36, // 10: toolherd.registry.v1.WatchSnapshotsResponse.snapshot:type_name -> toolherd.registry.v1.Snapshot
-	38, // 11: toolherd.registry.v1.ListProjectsResponse.projects:type_name -> toolherd.registry.v1.Project
-	30, // 12: toolherd.registry.v1.TrustProjectRequest.decisions:type_name -> toolherd.registry.v1.TrustDecision
-	38, // 13: toolherd.registry.v1.TrustProjectResponse.project:type_name -> toolherd.registry.v1.Project
-	38, // 14: toolherd.registry.v1.RevokeProjectResponse.project:type_name -> toolherd.registry.v1.Project
-	0,  // 15: toolherd.registry.v1.RegistryService.GetConfig:input_type -> toolherd.registry.v1.GetConfigRequest
-	3,  // 16: toolherd.registry.v1.RegistryService.ReplaceConfig:input_type -> toolherd.registry.v1.ReplaceConfigRequest
-	5,  // 17: toolherd.registry.v1.RegistryService.SetServerEnabled:input_type -> toolherd.registry.v1.SetServerEnabledRequest
-	7,  // 18: toolherd.registry.v1.RegistryService.PutServer:input_type -> toolherd.registry.v1.PutServerRequest
-	9,  // 19: toolherd.registry.v1.RegistryService.DeleteServer:input_type -> toolherd.registry.v1.DeleteServerRequest
-	11, // 20: toolherd.registry.v1.RegistryService.ValidateConfig:input_type -> toolherd.registry.v1.ValidateConfigRequest
-	13, // 21: toolherd.registry.v1.RegistryService.ListServers:input_type -> toolherd.registry.v1.ListServersRequest
-	15, // 22: toolherd.registry.v1.RegistryService.GetSnapshot:input_type -> toolherd.registry.v1.GetSnapshotRequest
-	17, // 23: toolherd.registry.v1.RegistryService.ListSnapshots:input_type -> toolherd.registry.v1.ListSnapshotsRequest
-	19, // 24: toolherd.registry.v1.RegistryService.DiffSnapshots:input_type -> toolherd.registry.v1.DiffSnapshotsRequest
-	21, // 25: toolherd.registry.v1.RegistryService.ActivateSnapshot:input_type -> toolherd.registry.v1.ActivateSnapshotRequest
-	23, // 26: toolherd.registry.v1.RegistryService.ReleaseActivation:input_type -> toolherd.registry.v1.ReleaseActivationRequest
-	25, // 27: toolherd.registry.v1.RegistryService.WatchSnapshots:input_type -> toolherd.registry.v1.WatchSnapshotsRequest
-	27, // 28: toolherd.registry.v1.RegistryService.ListProjects:input_type -> toolherd.registry.v1.ListProjectsRequest
-	29, // 29: toolherd.registry.v1.RegistryService.TrustProject:input_type -> toolherd.registry.v1.TrustProjectRequest
-	32, // 30: toolherd.registry.v1.RegistryService.RevokeProject:input_type -> toolherd.registry.v1.RevokeProjectRequest
-	1,  // 31: toolherd.registry.v1.RegistryService.GetConfig:output_type -> toolherd.registry.v1.GetConfigResponse
-	4,  // 32: toolherd.registry.v1.RegistryService.ReplaceConfig:output_type -> toolherd.registry.v1.ReplaceConfigResponse
-	6,  // 33: toolherd.registry.v1.RegistryService.SetServerEnabled:output_type -> toolherd.registry.v1.SetServerEnabledResponse
-	8,  // 34: toolherd.registry.v1.RegistryService.PutServer:output_type -> toolherd.registry.v1.PutServerResponse
-	10, // 35: toolherd.registry.v1.RegistryService.DeleteServer:output_type -> toolherd.registry.v1.DeleteServerResponse
-	12, // 36: toolherd.registry.v1.RegistryService.ValidateConfig:output_type -> toolherd.registry.v1.ValidateConfigResponse
-	14, // 37: toolherd.registry.v1.RegistryService.ListServers:output_type -> toolherd.registry.v1.ListServersResponse
-	16, // 38: toolherd.registry.v1.RegistryService.GetSnapshot:output_type -> toolherd.registry.v1.GetSnapshotResponse
-	18, // 39: toolherd.registry.v1.RegistryService.ListSnapshots:output_type -> toolherd.registry.v1.ListSnapshotsResponse
-	20, // 40: toolherd.registry.v1.RegistryService.DiffSnapshots:output_type -> toolherd.registry.v1.DiffSnapshotsResponse
-	22, // 41: toolherd.registry.v1.RegistryService.ActivateSnapshot:output_type -> toolherd.registry.v1.ActivateSnapshotResponse
-	24, // 42: toolherd.registry.v1.RegistryService.ReleaseActivation:output_type -> toolherd.registry.v1.ReleaseActivationResponse
-	26, // 43: toolherd.registry.v1.RegistryService.WatchSnapshots:output_type -> toolherd.registry.v1.WatchSnapshotsResponse
-	28, // 44: toolherd.registry.v1.RegistryService.ListProjects:output_type -> toolherd.registry.v1.ListProjectsResponse
-	31, // 45: toolherd.registry.v1.RegistryService.TrustProject:output_type -> toolherd.registry.v1.TrustProjectResponse
-	33, // 46: toolherd.registry.v1.RegistryService.RevokeProject:output_type -> toolherd.registry.v1.RevokeProjectResponse
-	31, // [31:47] is the sub-list for method output_type
-	15, // [15:31] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	37, // 6: toolherd.registry.v1.GetSnapshotResponse.hold:type_name -> toolherd.registry.v1.Hold
+	36, // 7: toolherd.registry.v1.ListSnapshotsResponse.snapshots:type_name -> toolherd.registry.v1.Snapshot
+	37, // 8: toolherd.registry.v1.ListSnapshotsResponse.hold:type_name -> toolherd.registry.v1.Hold
+	38, // 9: toolherd.registry.v1.DiffSnapshotsResponse.changed:type_name -> toolherd.registry.v1.ServerDiff
+	39, // 10: toolherd.registry.v1.DiffSnapshotsResponse.interceptors:type_name -> toolherd.registry.v1.FieldDiff
+	36, // 11: toolherd.registry.v1.ActivateSnapshotResponse.snapshot:type_name -> toolherd.registry.v1.Snapshot
+	37, // 12: toolherd.registry.v1.ActivateSnapshotResponse.hold:type_name -> toolherd.registry.v1.Hold
+	36, // 13: toolherd.registry.v1.ReleaseActivationResponse.snapshot:type_name -> toolherd.registry.v1.Snapshot
+	36, // 14: toolherd.registry.v1.WatchSnapshotsResponse.snapshot:type_name -> toolherd.registry.v1.Snapshot
+	40, // 15: toolherd.registry.v1.ListProjectsResponse.projects:type_name -> toolherd.registry.v1.Project
+	30, // 16: toolherd.registry.v1.TrustProjectRequest.decisions:type_name -> toolherd.registry.v1.TrustDecision
+	40, // 17: toolherd.registry.v1.TrustProjectResponse.project:type_name -> toolherd.registry.v1.Project
+	40, // 18: toolherd.registry.v1.RevokeProjectResponse.project:type_name -> toolherd.registry.v1.Project
+	0,  // 19: toolherd.registry.v1.RegistryService.GetConfig:input_type -> toolherd.registry.v1.GetConfigRequest
+	3,  // 20: toolherd.registry.v1.RegistryService.ReplaceConfig:input_type -> toolherd.registry.v1.ReplaceConfigRequest
+	5,  // 21: toolherd.registry.v1.RegistryService.SetServerEnabled:input_type -> toolherd.registry.v1.SetServerEnabledRequest
+	7,  // 22: toolherd.registry.v1.RegistryService.PutServer:input_type -> toolherd.registry.v1.PutServerRequest
+	9,  // 23: toolherd.registry.v1.RegistryService.DeleteServer:input_type -> toolherd.registry.v1.DeleteServerRequest
+	11, // 24: toolherd.registry.v1.RegistryService.ValidateConfig:input_type -> toolherd.registry.v1.ValidateConfigRequest
+	13, // 25: toolherd.registry.v1.RegistryService.ListServers:input_type -> toolherd.registry.v1.ListServersRequest
+	15, // 26: toolherd.registry.v1.RegistryService.GetSnapshot:input_type -> toolherd.registry.v1.GetSnapshotRequest
+	17, // 27: toolherd.registry.v1.RegistryService.ListSnapshots:input_type -> toolherd.registry.v1.ListSnapshotsRequest
+	19, // 28: toolherd.registry.v1.RegistryService.DiffSnapshots:input_type -> toolherd.registry.v1.DiffSnapshotsRequest
+	21, // 29: toolherd.registry.v1.RegistryService.ActivateSnapshot:input_type -> toolherd.registry.v1.ActivateSnapshotRequest
+	23, // 30: toolherd.registry.v1.RegistryService.ReleaseActivation:input_type -> toolherd.registry.v1.ReleaseActivationRequest
+	25, // 31: toolherd.registry.v1.RegistryService.WatchSnapshots:input_type -> toolherd.registry.v1.WatchSnapshotsRequest
+	27, // 32: toolherd.registry.v1.RegistryService.ListProjects:input_type -> toolherd.registry.v1.ListProjectsRequest
+	29, // 33: toolherd.registry.v1.RegistryService.TrustProject:input_type -> toolherd.registry.v1.TrustProjectRequest
+	32, // 34: toolherd.registry.v1.RegistryService.RevokeProject:input_type -> toolherd.registry.v1.RevokeProjectRequest
+	1,  // 35: toolherd.registry.v1.RegistryService.GetConfig:output_type -> toolherd.registry.v1.GetConfigResponse
+	4,  // 36: toolherd.registry.v1.RegistryService.ReplaceConfig:output_type -> toolherd.registry.v1.ReplaceConfigResponse
+	6,  // 37: toolherd.registry.v1.RegistryService.SetServerEnabled:output_type -> toolherd.registry.v1.SetServerEnabledResponse
+	8,  // 38: toolherd.registry.v1.RegistryService.PutServer:output_type -> toolherd.registry.v1.PutServerResponse
+	10, // 39: toolherd.registry.v1.RegistryService.DeleteServer:output_type -> toolherd.registry.v1.DeleteServerResponse
+	12, // 40: toolherd.registry.v1.RegistryService.ValidateConfig:output_type -> toolherd.registry.v1.ValidateConfigResponse
+	14, // 41: toolherd.registry.v1.RegistryService.ListServers:output_type -> toolherd.registry.v1.ListServersResponse
+	16, // 42: toolherd.registry.v1.RegistryService.GetSnapshot:output_type -> toolherd.registry.v1.GetSnapshotResponse
+	18, // 43: toolherd.registry.v1.RegistryService.ListSnapshots:output_type -> toolherd.registry.v1.ListSnapshotsResponse
+	20, // 44: toolherd.registry.v1.RegistryService.DiffSnapshots:output_type -> toolherd.registry.v1.DiffSnapshotsResponse
+	22, // 45: toolherd.registry.v1.RegistryService.ActivateSnapshot:output_type -> toolherd.registry.v1.ActivateSnapshotResponse
+	24, // 46: toolherd.registry.v1.RegistryService.ReleaseActivation:output_type -> toolherd.registry.v1.ReleaseActivationResponse
+	26, // 47: toolherd.registry.v1.RegistryService.WatchSnapshots:output_type -> toolherd.registry.v1.WatchSnapshotsResponse
+	28, // 48: toolherd.registry.v1.RegistryService.ListProjects:output_type -> toolherd.registry.v1.ListProjectsResponse
+	31, // 49: toolherd.registry.v1.RegistryService.TrustProject:output_type -> toolherd.registry.v1.TrustProjectResponse
+	33, // 50: toolherd.registry.v1.RegistryService.RevokeProject:output_type -> toolherd.registry.v1.RevokeProjectResponse
+	35, // [35:51] is the sub-list for method output_type
+	19, // [19:35] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_toolherd_registry_v1_registry_service_proto_init() }

@@ -67,9 +67,11 @@ type RegistryServiceClient interface {
 	// DiffSnapshots says what changed between two snapshots, secrets masked. Errors: SNAPSHOT_NOT_FOUND.
 	DiffSnapshots(ctx context.Context, in *DiffSnapshotsRequest, opts ...grpc.CallOption) (*DiffSnapshotsResponse, error)
 	// ActivateSnapshot makes an earlier snapshot current under the next revision. With source `files` it holds until
-	// ReleaseActivation. Errors: SNAPSHOT_NOT_FOUND, CONFIG_CONFLICT.
+	// ReleaseActivation. What is active in it must be valid and trusted today. Errors: SNAPSHOT_NOT_FOUND, CONFIG_CONFLICT,
+	// CONFIG_INVALID, SERVER_UNTRUSTED, INVALID_ARGUMENTS.
 	ActivateSnapshot(ctx context.Context, in *ActivateSnapshotRequest, opts ...grpc.CallOption) (*ActivateSnapshotResponse, error)
-	// ReleaseActivation ends a hold: the newest candidate becomes current.
+	// ReleaseActivation ends a hold: the newest candidate becomes current at once, under the next revision. Without a hold it
+	// changes nothing.
 	ReleaseActivation(ctx context.Context, in *ReleaseActivationRequest, opts ...grpc.CallOption) (*ReleaseActivationResponse, error)
 	// WatchSnapshots sends the current snapshot at once, or as soon as there is one, then each later activation.
 	// A watcher that falls behind gets the newest only: revisions rise, gaps are possible.
@@ -290,9 +292,11 @@ type RegistryServiceServer interface {
 	// DiffSnapshots says what changed between two snapshots, secrets masked. Errors: SNAPSHOT_NOT_FOUND.
 	DiffSnapshots(context.Context, *DiffSnapshotsRequest) (*DiffSnapshotsResponse, error)
 	// ActivateSnapshot makes an earlier snapshot current under the next revision. With source `files` it holds until
-	// ReleaseActivation. Errors: SNAPSHOT_NOT_FOUND, CONFIG_CONFLICT.
+	// ReleaseActivation. What is active in it must be valid and trusted today. Errors: SNAPSHOT_NOT_FOUND, CONFIG_CONFLICT,
+	// CONFIG_INVALID, SERVER_UNTRUSTED, INVALID_ARGUMENTS.
 	ActivateSnapshot(context.Context, *ActivateSnapshotRequest) (*ActivateSnapshotResponse, error)
-	// ReleaseActivation ends a hold: the newest candidate becomes current.
+	// ReleaseActivation ends a hold: the newest candidate becomes current at once, under the next revision. Without a hold it
+	// changes nothing.
 	ReleaseActivation(context.Context, *ReleaseActivationRequest) (*ReleaseActivationResponse, error)
 	// WatchSnapshots sends the current snapshot at once, or as soon as there is one, then each later activation.
 	// A watcher that falls behind gets the newest only: revisions rise, gaps are possible.
