@@ -21,7 +21,7 @@ const expirableSQL = `
 // Expire implements task.Store.
 func (s *Store) Expire(ctx context.Context, limit int) ([]string, error) {
 	var ids []string
-	err := s.write(ctx, func(tx *sql.Tx, now time.Time) error {
+	err := s.write(ctx, func(tx *transaction, now time.Time) error {
 		rows, err := tx.QueryContext(ctx, expirableSQL, stamp(now), limit)
 		if err != nil {
 			return err
@@ -73,7 +73,7 @@ const (
 // Prune implements task.Store.
 func (s *Store) Prune(ctx context.Context, limit int) (int, error) {
 	pruned := 0
-	err := s.write(ctx, func(tx *sql.Tx, now time.Time) error {
+	err := s.write(ctx, func(tx *transaction, now time.Time) error {
 		rows, err := tx.QueryContext(ctx, prunableSQL, stamp(now.Add(-s.policy.Retention)), limit)
 		if err != nil {
 			return err
@@ -116,7 +116,7 @@ const (
 
 // Beat implements task.Workers.
 func (s *Store) Beat(ctx context.Context, worker string, ttl time.Duration) error {
-	err := s.write(ctx, func(tx *sql.Tx, now time.Time) error {
+	err := s.write(ctx, func(tx *transaction, now time.Time) error {
 		if _, err := tx.ExecContext(ctx, forgetSQL, stamp(now)); err != nil {
 			return err
 		}

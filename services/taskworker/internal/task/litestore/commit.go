@@ -19,7 +19,7 @@ func (s *Store) Commit(ctx context.Context, c task.Commitment) (*task.Task, erro
 	}
 	var out *task.Task
 	var refused error // decided, and what was written for it stays
-	err := s.write(ctx, func(tx *sql.Tx, now time.Time) (err error) {
+	err := s.write(ctx, func(tx *transaction, now time.Time) (err error) {
 		if c.Unasked != nil {
 			out, err = s.commitUnasked(ctx, tx, c, now)
 			return err
@@ -37,7 +37,7 @@ func (s *Store) Commit(ctx context.Context, c task.Commitment) (*task.Task, erro
 }
 
 // commit makes the task of a reservation. A refusal is an error that lets the transaction commit.
-func (s *Store) commit(ctx context.Context, tx *sql.Tx, c task.Commitment, now time.Time) (_ *task.Task, refused, err error) {
+func (s *Store) commit(ctx context.Context, tx *transaction, c task.Commitment, now time.Time) (_ *task.Task, refused, err error) {
 	r, err := reserved(ctx, tx, c.TaskID)
 	if err != nil {
 		return nil, nil, err
@@ -77,7 +77,7 @@ const (
 )
 
 // commitLate answers a commitment whose reservation is no more.
-func (s *Store) commitLate(ctx context.Context, tx *sql.Tx, c task.Commitment) (_ *task.Task, refused, err error) {
+func (s *Store) commitLate(ctx context.Context, tx *transaction, c task.Commitment) (_ *task.Task, refused, err error) {
 	var rec task.Recorded
 	var committed moment
 	at := remote{id: c.RemoteID}
@@ -109,7 +109,7 @@ func (s *Store) commitLate(ctx context.Context, tx *sql.Tx, c task.Commitment) (
 }
 
 // commitUnasked makes the task of a handle that came unasked, at once.
-func (s *Store) commitUnasked(ctx context.Context, tx *sql.Tx, c task.Commitment, now time.Time) (*task.Task, error) {
+func (s *Store) commitUnasked(ctx context.Context, tx *transaction, c task.Commitment, now time.Time) (*task.Task, error) {
 	i, err := c.Unasked.Check()
 	if err != nil {
 		return nil, err
@@ -150,7 +150,7 @@ const takenSQL = `
       from task_task
      where user_id = ? and server = ? and remote_id = ?`
 
-func taken(ctx context.Context, tx *sql.Tx, r remote) (*holder, error) {
+func taken(ctx context.Context, tx *transaction, r remote) (*holder, error) {
 	var h holder
 	err := tx.QueryRowContext(ctx, takenSQL, r.scope.UserID, r.server, r.id).Scan(&h.id, &h.hash, &h.unasked, &h.handle)
 	if errors.Is(err, sql.ErrNoRows) {

@@ -46,14 +46,51 @@ func clock(ctx context.Context, q querier) (time.Time, error) {
 }
 
 // write runs fn in a write transaction that began at now.
-func (s *Store) write(ctx context.Context, fn func(tx *sql.Tx, now time.Time) error) error {
-	return s.db.WriteTx(ctx, func(tx *sql.Tx) error {
+func (s *Store) write(ctx context.Context, fn func(tx *transaction, now time.Time) error) error {
+	return s.db.WriteTx(ctx, func(t *sql.Tx) error {
+		tx := &transaction{Tx: t, prepared: map[string]*sql.Stmt{}}
 		now, err := clock(ctx, tx)
 		if err != nil {
 			return err
 		}
 		return fn(tx, now)
 	})
+}
+
+// transaction prepares each statement once: to parse one costs more than to run it.
+type transaction struct {
+	*sql.Tx
+	prepared map[string]*sql.Stmt
+}
+
+func (t *transaction) prepare(ctx context.Context, query string) (*sql.Stmt, error) {
+	if stmt := t.prepared[query]; stmt != nil {
+		return stmt, nil
+	}
+	stmt, err := t.PrepareContext(ctx, query) // closed with the transaction
+	if err != nil {
+		return nil, err
+	}
+	t.prepared[query] = stmt
+	return stmt, nil
+}
+
+// ExecContext runs a statement.
+func (t *transaction) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	stmt, err := t.prepare(ctx, query) //nolint:sqlclosecheck // it lives as long as its transaction, which closes it
+	if err != nil {
+		return nil, err
+	}
+	return stmt.ExecContext(ctx, args...)
+}
+
+// QueryContext runs a query.
+func (t *transaction) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	stmt, err := t.prepare(ctx, query) //nolint:sqlclosecheck // it lives as long as its transaction, which closes it
+	if err != nil {
+		return nil, err
+	}
+	return stmt.QueryContext(ctx, args...)
 }
 
 // moment reads a column of milliseconds; null is the zero time.

@@ -54,7 +54,7 @@ func scanLive(rows *sql.Rows) (*task.Live, error) {
 }
 
 // alive returns a task that is not final, nil if there is none of that id.
-func alive(ctx context.Context, tx *sql.Tx, id string) (*task.Live, error) {
+func alive(ctx context.Context, tx *transaction, id string) (*task.Live, error) {
 	rows, err := tx.QueryContext(ctx, liveSQL, id)
 	if err != nil {
 		return nil, fmt.Errorf("find live task: %w", err)
@@ -96,7 +96,7 @@ const (
 )
 
 // add writes a task that is born, with its event if it is final.
-func add(ctx context.Context, tx *sql.Tx, l *task.Live, step task.Step, n birth) error {
+func add(ctx context.Context, tx *transaction, l *task.Live, step task.Step, n birth) error {
 	var remoteID any
 	if n.remoteID != "" {
 		remoteID = n.remoteID
@@ -117,11 +117,11 @@ func add(ctx context.Context, tx *sql.Tx, l *task.Live, step task.Step, n birth)
 	return announce(ctx, tx, step)
 }
 
-func announce(ctx context.Context, tx *sql.Tx, step task.Step) error {
+func announce(ctx context.Context, tx *transaction, step task.Step) error {
 	if step.Event == nil {
 		return nil
 	}
-	return outbox.AppendSQLite(ctx, tx, *step.Event)
+	return outbox.AppendSQLite(ctx, tx.Tx, *step.Event)
 }
 
 const (
@@ -153,7 +153,7 @@ const (
 )
 
 // save writes what a step of the rules did to a task.
-func save(ctx context.Context, tx *sql.Tx, l *task.Live, step task.Step) error {
+func save(ctx context.Context, tx *transaction, l *task.Live, step task.Step) error {
 	if a := step.Attempt; a != nil {
 		_, err := tx.ExecContext(ctx, addAttemptSQL,
 			l.ID, l.AttemptCount%task.AttemptsKept, l.AttemptCount, a.Kind, stamp(a.Time), a.Worker, a.Outcome, stamp(a.NextDue))
@@ -190,7 +190,7 @@ func leaseOf(l *task.Live) any {
 	return string(l.Lease)
 }
 
-func change(ctx context.Context, tx *sql.Tx, l *task.Live, beside json.RawMessage) error {
+func change(ctx context.Context, tx *transaction, l *task.Live, beside json.RawMessage) error {
 	var current, total *float64
 	if l.Progress != nil {
 		current, total = &l.Progress.Current, l.Progress.Total

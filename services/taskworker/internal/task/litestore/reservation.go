@@ -41,7 +41,7 @@ func (s *Store) Reserve(ctx context.Context, i task.Intent) (task.Reserved, erro
 		return task.Reserved{}, err
 	}
 	var out task.Reserved
-	err = s.write(ctx, func(tx *sql.Tx, now time.Time) error {
+	err = s.write(ctx, func(tx *transaction, now time.Time) error {
 		if i.RequestID != "" {
 			found, err := s.requested(ctx, tx, i, now)
 			if found != nil || err != nil {
@@ -62,7 +62,7 @@ func (s *Store) Reserve(ctx context.Context, i task.Intent) (task.Reserved, erro
 }
 
 // requested returns the task that the request became, nil if there was no such request.
-func (s *Store) requested(ctx context.Context, tx *sql.Tx, i task.Intent, now time.Time) (*task.Task, error) {
+func (s *Store) requested(ctx context.Context, tx *transaction, i task.Intent, now time.Time) (*task.Task, error) {
 	var hash, id string
 	var expires moment
 	err := tx.QueryRowContext(ctx, requestSQL, i.Principal, i.Scope.UserID, i.RequestID).Scan(&hash, &id, &expires)
@@ -79,7 +79,7 @@ func (s *Store) requested(ctx context.Context, tx *sql.Tx, i task.Intent, now ti
 	return find(ctx, tx, id)
 }
 
-func reserve(ctx context.Context, tx *sql.Tx, i task.Intent, r task.Reserved, now time.Time) error {
+func reserve(ctx context.Context, tx *transaction, i task.Intent, r task.Reserved, now time.Time) error {
 	if err := addBinding(ctx, tx, i, now); err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ func reserve(ctx context.Context, tx *sql.Tx, i task.Intent, r task.Reserved, no
 	return nil
 }
 
-func addBinding(ctx context.Context, tx *sql.Tx, i task.Intent, now time.Time) error {
+func addBinding(ctx context.Context, tx *transaction, i task.Intent, now time.Time) error {
 	if _, err := tx.ExecContext(ctx, addBindingSQL, i.Fingerprint, i.Binding, stamp(now)); err != nil {
 		return fmt.Errorf("add binding: %w", err)
 	}
@@ -113,7 +113,7 @@ const extendSQL = `
 // Extend implements task.Reservations.
 func (s *Store) Extend(ctx context.Context, h task.Hold) (time.Time, error) {
 	var expires moment
-	err := s.write(ctx, func(tx *sql.Tx, now time.Time) error {
+	err := s.write(ctx, func(tx *transaction, now time.Time) error {
 		return tx.QueryRowContext(ctx, extendSQL, stamp(now.Add(task.ReservationTTL)), h.TaskID, h.Fence, stamp(now)).Scan(&expires)
 	})
 	if errors.Is(err, sql.ErrNoRows) {
@@ -165,7 +165,7 @@ func scanReservation(rows *sql.Rows) (reservation, error) {
 }
 
 // reserved returns a reservation, nil if there is none of that id.
-func reserved(ctx context.Context, tx *sql.Tx, id string) (*reservation, error) {
+func reserved(ctx context.Context, tx *transaction, id string) (*reservation, error) {
 	rows, err := tx.QueryContext(ctx, reservationSQL, id)
 	if err != nil {
 		return nil, fmt.Errorf("find reservation: %w", err)
@@ -182,7 +182,7 @@ func reserved(ctx context.Context, tx *sql.Tx, id string) (*reservation, error) 
 
 // Abandon implements task.Reservations.
 func (s *Store) Abandon(ctx context.Context, h task.Hold, mayHaveExecuted bool, why string) error {
-	err := s.write(ctx, func(tx *sql.Tx, now time.Time) error {
+	err := s.write(ctx, func(tx *transaction, now time.Time) error {
 		r, err := reserved(ctx, tx, h.TaskID)
 		if err != nil || r == nil || r.fence != h.Fence {
 			return err
@@ -207,7 +207,7 @@ func (s *Store) Abandon(ctx context.Context, h task.Hold, mayHaveExecuted bool, 
 // Reap implements task.Reservations.
 func (s *Store) Reap(ctx context.Context, limit int) ([]string, error) {
 	var ids []string
-	err := s.write(ctx, func(tx *sql.Tx, now time.Time) error {
+	err := s.write(ctx, func(tx *transaction, now time.Time) error {
 		rows, err := tx.QueryContext(ctx, expiredSQL, stamp(now), limit)
 		if err != nil {
 			return err
@@ -238,7 +238,7 @@ type lost struct {
 }
 
 // giveUp turns a reservation into a failed task.
-func (s *Store) giveUp(ctx context.Context, tx *sql.Tx, r reservation, how lost) error {
+func (s *Store) giveUp(ctx context.Context, tx *transaction, r reservation, how lost) error {
 	if _, err := tx.ExecContext(ctx, dropReservationSQL, r.id); err != nil {
 		return fmt.Errorf("drop reservation: %w", err)
 	}

@@ -40,7 +40,7 @@ type leased struct {
 // Claim implements task.Store. Which worker it is for is on record once the claim is settled.
 func (s *Store) Claim(ctx context.Context, _ string, limit int) ([]task.Claim, error) {
 	var claims []leased
-	err := s.write(ctx, func(tx *sql.Tx, now time.Time) error {
+	err := s.write(ctx, func(tx *transaction, now time.Time) error {
 		rows, err := tx.QueryContext(ctx, claimSQL, stamp(now), stamp(now.Add(s.policy.Lease)), limit)
 		if err != nil {
 			return err
@@ -71,7 +71,7 @@ func (s *Store) scanClaim(rows *sql.Rows) (leased, error) {
 }
 
 // describe adds to claims what the remote needs to be told.
-func describe(ctx context.Context, tx *sql.Tx, claims []leased) error {
+func describe(ctx context.Context, tx *transaction, claims []leased) error {
 	at := map[string]int{}
 	ids := make([]string, len(claims))
 	for i, c := range claims {
@@ -99,7 +99,7 @@ const renewSQL = `
 // Renew implements task.Store.
 func (s *Store) Renew(ctx context.Context, holds []task.Hold) ([]task.Hold, error) {
 	var lost []task.Hold
-	err := s.write(ctx, func(tx *sql.Tx, now time.Time) error {
+	err := s.write(ctx, func(tx *transaction, now time.Time) error {
 		lost = nil
 		for _, h := range holds {
 			res, err := tx.ExecContext(ctx, renewSQL, stamp(now.Add(s.policy.Lease)), h.TaskID, h.Fence, stamp(now))
@@ -134,7 +134,7 @@ func (s *Store) Settle(ctx context.Context, outcomes []task.Outcome) ([]task.Set
 
 func (s *Store) settle(ctx context.Context, outcomes []task.Outcome) ([]task.Settled, error) {
 	var out []task.Settled
-	err := s.write(ctx, func(tx *sql.Tx, now time.Time) error {
+	err := s.write(ctx, func(tx *transaction, now time.Time) error {
 		for _, o := range outcomes {
 			l, err := alive(ctx, tx, o.Claim.TaskID)
 			if err != nil {
@@ -160,7 +160,7 @@ func (s *Store) settle(ctx context.Context, outcomes []task.Outcome) ([]task.Set
 
 // Release implements task.Store.
 func (s *Store) Release(ctx context.Context, holds []task.Hold) error {
-	err := s.write(ctx, func(tx *sql.Tx, now time.Time) error {
+	err := s.write(ctx, func(tx *transaction, now time.Time) error {
 		for _, h := range holds {
 			l, err := alive(ctx, tx, h.TaskID)
 			if err != nil {
@@ -202,7 +202,7 @@ func (s *Store) NextDue(ctx context.Context) (time.Duration, bool, error) {
 // RequestCancel implements task.Store.
 func (s *Store) RequestCancel(ctx context.Context, id string) (*task.Task, error) {
 	var out *task.Task
-	err := s.write(ctx, func(tx *sql.Tx, now time.Time) error {
+	err := s.write(ctx, func(tx *transaction, now time.Time) error {
 		l, err := alive(ctx, tx, id)
 		if err != nil {
 			return err

@@ -125,7 +125,7 @@ func cancelFails(t *testing.T, b Bench) {
 	full := task.Failure{Reason: "session_limit", Message: "full", Uncounted: true}
 	b.done(t, fails(b.one(t, task.Cancel), full))
 	broken := task.Failure{Reason: task.ProtocolError, Message: "what?", Permanent: task.ProtocolError} // of a cancel tool alone
-	for n, seconds := range []time.Duration{5, 10, 20, 40, 80} {
+	for n, seconds := range []int{5, 10, 20, 40, 80} {
 		b.Pass(t, 41*time.Second)
 		b.done(t, fails(b.one(t, task.Cancel), broken))
 		a := b.get(t, id).Attempts[0]
@@ -133,7 +133,7 @@ func cancelFails(t *testing.T, b Bench) {
 			t.Errorf("attempt %d: %+v", n+1, a)
 		}
 		if n < 4 {
-			if g := a.NextDue.Sub(a.Time); !near(g, seconds*time.Second) {
+			if g := a.NextDue.Sub(a.Time); !near(g, time.Duration(seconds)*time.Second) {
 				t.Errorf("after %d failed cancels the next is due in %v, want %v s", n+1, g, seconds)
 			}
 			b.none(t, "before it is due, and no poll either")

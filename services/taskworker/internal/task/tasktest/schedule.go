@@ -123,10 +123,10 @@ func hints(t *testing.T, b Bench) {
 // TASK-025
 func pollBackoff(t *testing.T, b Bench) {
 	id := b.submit(t, 1).ID
-	want := []time.Duration{10, 20, 40, 80, 160, 300, 300}
+	want := []int{10, 20, 40, 80, 160, 300, 300}
 	for n := range 25 {
 		b.done(t, fails(b.next(t, task.Poll), task.Failure{Reason: "timeout", Message: "slow"}))
-		if g, w := b.gap(t, id), want[min(n, len(want)-1)]*time.Second; !near(g, w) {
+		if g, w := b.gap(t, id), time.Duration(want[min(n, len(want)-1)])*time.Second; !near(g, w) {
 			t.Errorf("after %d errors the next poll is due in %v, want %v", n+1, g, w)
 		}
 	}
