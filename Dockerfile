@@ -10,8 +10,8 @@ FROM golang:1.26 AS build
 ARG SERVICE
 WORKDIR /src
 COPY . .
-ENV CGO_ENABLED=0
-RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
+ENV CGO_ENABLED=0 GOCACHE=/cache/build GOMODCACHE=/cache/modules
+RUN --mount=type=cache,target=/cache \
     case "$SERVICE" in \
       toolherd) dir=cmd/toolherd ;; \
       registry|toolproxy|taskworker|notifier) dir="services/$SERVICE/cmd/$SERVICE" ;; \

@@ -4,6 +4,7 @@ package terminal
 import (
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"unicode"
 )
@@ -33,10 +34,8 @@ func Text(s string) string {
 
 // Is reports whether w is a terminal that can rewrite a line. Environ is the environment in the form of os.Environ.
 func Is(w io.Writer, environ []string) bool {
-	for _, kv := range environ {
-		if kv == "TERM=dumb" {
-			return false
-		}
+	if slices.Contains(environ, "TERM=dumb") {
+		return false
 	}
 	f, ok := w.(*os.File)
 	if !ok {
