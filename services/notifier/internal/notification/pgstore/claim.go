@@ -122,8 +122,9 @@ func (s *Store) Settle(ctx context.Context, o notification.Outcome) (bool, error
 	return settled[0], nil
 }
 
+// The event's own body stays as it is and is not read.
 const lockAllSQL = `
-    select` + columns + `
+    select` + stateColumns + `, ''::text as body, d.waiting_body
       from notification_delivery d
      where d.notification_id = any($1::text[])
      order by d.notification_id

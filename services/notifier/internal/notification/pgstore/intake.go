@@ -129,6 +129,7 @@ func (n *numbered) send(ctx context.Context, tx pgx.Tx) error {
 	if len(n.ids) == 0 {
 		return nil
 	}
+	n.queueSaves()
 	n.Queue(withdrawSQL, n.ids)
 	n.Queue(offerSQL, n.ids)
 	n.Queue(saveSequenceSQL, n.last)

@@ -7,7 +7,6 @@ package pgstore
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -118,108 +117,6 @@ func get(ctx context.Context, q querier, id string) (*notification.Delivery, err
 		return nil, err
 	}
 	return found[0], nil
-}
-
-const (
-	insertSQL = `
-    insert into notification_delivery (notification_id, sink, event_sequence,
-           status, due_time, lease_owner, fence, dispatch_attempt, dispatch_run_id, failure_count,
-           attempt_number, last_error, deliver_time, redriven, redrive_time, redrive_actor,
-           task_id, user_id, thread_id, task_name, run_id, traceparent,
-           event_version, body, event_time, waiting_version, waiting_body, waiting_time)
-    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16,
-           $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28)`
-
-	saveStateSQL = `
-    update notification_delivery
-       set sink = $2, event_sequence = $3, status = $4, due_time = $5, lease_owner = $6, fence = $7,
-           dispatch_attempt = $8, dispatch_run_id = $9, failure_count = $10,
-           attempt_number = $11, last_error = $12, deliver_time = $13,
-           redriven = $14, redrive_time = $15, redrive_actor = $16
-     where notification_id = $1`
-
-	saveSQL = `
-    update notification_delivery
-       set sink = $2, event_sequence = $3, status = $4, due_time = $5, lease_owner = $6, fence = $7,
-           dispatch_attempt = $8, dispatch_run_id = $9, failure_count = $10,
-           attempt_number = $11, last_error = $12, deliver_time = $13,
-           redriven = $14, redrive_time = $15, redrive_actor = $16,
-           task_id = $17, user_id = $18, thread_id = $19, task_name = $20, run_id = $21, traceparent = $22,
-           event_version = $23, body = $24, event_time = $25, waiting_version = $26, waiting_body = $27, waiting_time = $28
-     where notification_id = $1`
-)
-
-// write is a batch of changes.
-type write struct{ pgx.Batch }
-
-func stateArgs(d *notification.Delivery) []any {
-	var lessee *string
-	if d.Lessee != "" {
-		lessee = &d.Lessee
-	}
-	return []any{d.ID, d.Sink, d.Sequence, string(d.Status), null(d.Due), lessee, d.Fence, d.DispatchAttempt, d.RunID, d.Failures,
-		d.AttemptNumber, d.LastError, null(d.Delivered), d.Redriven, null(d.RedriveTime), d.RedriveActor}
-}
-
-func eventArgs(d *notification.Delivery) []any {
-	e := d.Event
-	args := []any{e.TaskID, e.Scope.UserID, e.Scope.ThreadID, e.TaskName, e.RunID, e.Traceparent, e.Version, string(e.Body), e.Created}
-	if w := d.Waiting; w != nil {
-		return append(args, w.Version, string(w.Body), w.Created)
-	}
-	return append(args, nil, nil, nil)
-}
-
-func (w *write) insert(d *notification.Delivery) {
-	w.Queue(insertSQL, append(stateArgs(d), eventArgs(d)...)...)
-}
-
-// save writes d, and its events only where they are not those of was: they are large.
-func (w *write) save(d *notification.Delivery, was held) {
-	if holds(d) == was {
-		w.Queue(saveStateSQL, stateArgs(d)...)
-		return
-	}
-	w.Queue(saveSQL, append(stateArgs(d), eventArgs(d)...)...)
-}
-
-// held are the versions of the events that a delivery holds.
-type held struct{ event, waiting int64 }
-
-func holds(d *notification.Delivery) held {
-	h := held{event: d.Event.Version}
-	if d.Waiting != nil {
-		h.waiting = d.Waiting.Version
-	}
-	return h
-}
-
-const (
-	addAttemptSQL = `
-    insert into notification_attempt (notification_id, attempt_number, event_version, end_time, outcome, sink_status, excerpt)
-    values ($1, $2, $3, $4, $5, $6, $7)`
-
-	thinAttemptsSQL = `delete from notification_attempt where notification_id = $1 and attempt_number <= $2`
-)
-
-func (w *write) attempt(id string, a *notification.Attempt) {
-	if a == nil {
-		return
-	}
-	w.Queue(addAttemptSQL, id, a.Number, a.EventVersion, a.Time, a.Outcome, a.Status, a.Excerpt)
-	if excess := a.Number - notification.MaxAttempts; excess > 0 {
-		w.Queue(thinAttemptsSQL, id, excess)
-	}
-}
-
-func (w *write) send(ctx context.Context, tx pgx.Tx) error {
-	if w.Len() == 0 {
-		return nil
-	}
-	if err := tx.SendBatch(ctx, &w.Batch).Close(); err != nil {
-		return fmt.Errorf("write: %w", err)
-	}
-	return nil
 }
 
 func optional(t *time.Time) time.Time {
