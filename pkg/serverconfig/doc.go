@@ -3,7 +3,7 @@
 //
 //	file ──ReadSigned──▶ bytes ──ParseDocument──▶ raw entries ──Decode──▶ Entry, Problems
 //	                                                 │
-//	                                                 ├─Mask────────▶ what a reader of the configuration sees
+//	                                                 ├─Mask────────▶ what a reader of the configuration sees ──Unmask──▶ what is stored
 //	                                                 └─Externalize─▶ public JSON (in snapshots) + literal secrets (sealed)
 //	                                                                    │  Fingerprint, DecodePublic
 //	                                 environment, secrets ──Resolve──▶ what is started or dialled

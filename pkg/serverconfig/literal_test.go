@@ -18,6 +18,7 @@ func mac(label string, data []byte) string {
 	return fmt.Sprintf("%08x", crc32.ChecksumIEEE([]byte(label+"|"+string(data))))
 }
 
+// API-004, API-005
 func TestMask(t *testing.T) {
 	for _, c := range []struct{ in, want string }{
 		{`{ "command" : "npx",  "args":["-y"] }`, `{ "command" : "npx",  "args":["-y"] }`},
@@ -50,6 +51,7 @@ func TestMask(t *testing.T) {
 	}
 }
 
+// API-008
 func TestMaskOfArgumentsAndURLs(t *testing.T) {
 	for _, c := range []struct{ in, want string }{
 		{`{"args":["--api-key=abc","-y","--port=80"]}`, `{"args":["--api-key=***","-y","--port=80"]}`},

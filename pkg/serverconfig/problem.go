@@ -42,6 +42,7 @@ const (
 	ReasonUnsetVariable     = "unset_variable"      // a variable that is not set and has no default
 	ReasonIllegalHeader     = "illegal_header"      // a header value that must not reach the wire
 	ReasonTooMany           = "too_many"            // problems that are not listed one by one
+	ReasonMaskedValue       = "masked_value"        // stars that stand for nothing that is stored
 	ReasonMissingSecret     = "missing_secret"      // a literal that the store does not have
 	ReasonChanged           = "changed_public_json" // public JSON that Externalize did not write
 )
