@@ -299,8 +299,7 @@ func wholeHook(source, target reflect.Type, value any) (any, error) {
 	if !isWhole(target.Kind()) || source == target {
 		return value, nil
 	}
-	switch source.Kind() {
-	case reflect.Bool, reflect.Float32, reflect.Float64:
+	if k := source.Kind(); k == reflect.Bool || k == reflect.Float32 || k == reflect.Float64 {
 		return nil, fmt.Errorf("%v is not a whole number", value)
 	}
 	return value, nil

@@ -76,7 +76,7 @@ func (c *client) listNotifications(ctx context.Context, req *notifierv1.ListNoti
 	for {
 		req.PageSize = page
 		if left := limit - len(all.GetNotifications()); limit > 0 {
-			req.PageSize = int32(min(page, left)) //nolint:gosec // at most page
+			req.PageSize = int32(min(page, left))
 		}
 		got, err := c.notifications.ListNotifications(ctx, req)
 		if err != nil {

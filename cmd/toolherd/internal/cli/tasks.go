@@ -134,7 +134,7 @@ func (c *client) listTasks(ctx context.Context, req *taskv1.ListTasksRequest, li
 	for {
 		req.PageSize = page
 		if left := limit - len(all.GetTasks()); limit > 0 {
-			req.PageSize = int32(min(page, left)) //nolint:gosec // at most page
+			req.PageSize = int32(min(page, left))
 		}
 		got, err := c.tasks.ListTasks(ctx, req)
 		if err != nil {
