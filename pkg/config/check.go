@@ -70,5 +70,8 @@ func (c Config) check(from origins) error {
 	if err := c.checkBounds(from); err != nil {
 		return err
 	}
+	if err := c.Registry.check(from); err != nil {
+		return err
+	}
 	return c.Notifier.checkSinks(from)
 }

@@ -87,6 +87,11 @@ type Registry struct {
 	Source string `koanf:"source"`
 	// SecretKeyFile holds the key that encrypts literal secrets at rest; all-in-one makes one in StateDir.
 	SecretKeyFile string `koanf:"secret_key_file" is:"path"`
+	// StdioCommandAllowlist are commands that an entry written through the API may start, beside npx and uvx, compared
+	// exactly. The variable DEER_FLOW_MCP_STDIO_COMMAND_ALLOWLIST, a list between commas, adds to it.
+	StdioCommandAllowlist []string `koanf:"stdio_command_allowlist"`
+	// EnvRefs are the variables that an entry written through the API may refer to.
+	EnvRefs []string `koanf:"env_refs"`
 	// MaxToolNameLength is the longest visible tool name, 16..128.
 	MaxToolNameLength int `koanf:"max_tool_name_length"`
 }

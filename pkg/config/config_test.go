@@ -206,6 +206,8 @@ func TestEveryKeyCanComeFromTheEnvironment(t *testing.T) {
 			continue // together only
 		case "tasks.enabled", "postgres_listen":
 			text = "false"
+		case "registry.stdio_command_allowlist", "registry.env_refs":
+			text = "one, two"
 		case "tasks.poll_interval", "tasks.lease", "tasks.max_poll_backoff", "tasks.input_required_poll_interval", "notifier.backoff.base":
 			text = "17s"
 		case "tasks.max_result_bytes":

@@ -28,6 +28,9 @@ const envPrefix = "TOOLHERD_"
 // legacyMCPConfig is understood beside TOOLHERD_MCP_CONFIG, for users who come from DeerFlow.
 const legacyMCPConfig = "DEER_FLOW_EXTENSIONS_CONFIG_PATH"
 
+// legacyAllowlist adds to registry.stdio_command_allowlist, for the same users.
+const legacyAllowlist = "DEER_FLOW_MCP_STDIO_COMMAND_ALLOWLIST"
+
 // Source is where a configuration is read from.
 type Source struct {
 	// Flags are the parsed flags, registered by [Register]. May be nil.
@@ -90,6 +93,7 @@ func Load(src Source) (Config, error) {
 	if err := unmarshal(k, &cfg, from); err != nil {
 		return Config{}, err
 	}
+	cfg.Registry.StdioCommandAllowlist = append(cfg.Registry.StdioCommandAllowlist, words(env[legacyAllowlist])...)
 	cfg.expandPaths(env["HOME"])
 	if err := cfg.check(from); err != nil {
 		return Config{}, err
@@ -221,8 +225,8 @@ func overlays(fs *pflag.FlagSet, env map[string]string, from origins) (map[strin
 	return overlay, nil
 }
 
-// fromText returns the value that a variable gives to k: the parts of a list of paths between colons, a list of objects
-// in YAML, and any other text as it is.
+// fromText returns the value that a variable gives to k: the parts of a list of paths between colons and those of another
+// list between commas, a list of objects in YAML, and any other text as it is.
 func (k key) fromText(text string) (any, error) {
 	switch {
 	case k.items != nil:
@@ -231,11 +235,24 @@ func (k key) fromText(text string) (any, error) {
 			return nil, fmt.Errorf("want a list in YAML, such as [{%s: x}]", k.items[0].path)
 		}
 		return items, nil
+	case k.list && !k.isPath:
+		return words(text), nil
 	case k.list:
 		return slices.DeleteFunc(filepath.SplitList(text), func(part string) bool { return part == "" }), nil
 	default:
 		return text, nil
 	}
+}
+
+// words returns the parts of a list between commas, blank ones left out.
+func words(text string) []string {
+	var out []string
+	for word := range strings.SplitSeq(text, ",") {
+		if word = strings.TrimSpace(word); word != "" {
+			out = append(out, word)
+		}
+	}
+	return out
 }
 
 func unmarshal(k *koanf.Koanf, cfg *Config, from origins) error {
