@@ -28,6 +28,8 @@ const (
 	SeenSQL         = seenSQL
 	LockOneSQL      = lockOneSQL
 	AttemptsSQL     = attemptsSQL
+	SaveStatesSQL   = saveStatesSQL
+	LockAllSQL      = lockAllSQL
 )
 
 // LockSequence locks the sequence until the end of tx.
