@@ -46,9 +46,7 @@ var rules = []rule{
 		why: "taskworker appends to the outbox, notifier takes from it, and nobody else knows it"},
 	{from: "", deny: []string{"google.golang.org/grpc/codes", "google.golang.org/grpc/status"}, except: []string{"pkg/rpc"},
 		why: "errors are faults; status codes are made in pkg/rpc alone"},
-	{from: "", deny: []string{"github.com/jackc/pgx"}, except: []string{"pkg/db", "pkg/wake", "pkg/outbox", "services/registry/internal/*/pgstore", "services/taskworker/internal/*/pgstore", "services/notifier/internal/*/pgstore",
-		// The suite of the notifier's stores begins the transactions in which taskworker appends events.
-		"services/notifier/internal/*/notificationtest"},
+	{from: "", deny: []string{"github.com/jackc/pgx"}, except: []string{"pkg/db", "pkg/wake", "pkg/outbox", "services/registry/internal/*/pgstore", "services/taskworker/internal/*/pgstore", "services/notifier/internal/*/pgstore"},
 		why: "nothing above pgstore knows the Postgres driver"},
 	{from: "", deny: []string{"modernc.org/sqlite"}, except: []string{"pkg/db", "pkg/outbox", "services/registry/internal/*/litestore", "services/taskworker/internal/*/litestore", "services/notifier/internal/*/litestore"},
 		why: "nothing above litestore knows the SQLite driver"},
