@@ -124,6 +124,9 @@ func (s *Store) Renew(ctx context.Context, holds []task.Hold) ([]task.Hold, erro
 
 // Settle implements task.Store.
 func (s *Store) Settle(ctx context.Context, outcomes []task.Outcome) ([]task.Settled, error) {
+	if len(outcomes) == 0 {
+		return nil, nil
+	}
 	together := func(some []task.Outcome) ([]task.Settled, error) { return s.settle(ctx, some) }
 	settled, err := task.SettleEach(outcomes, together, func(error) bool { return ctx.Err() == nil })
 	if err != nil {

@@ -16,8 +16,8 @@ const (
 // floor is the due time from which on a claim looks for rows while there are more than it takes. Below it the index is
 // full of entries of rows that have moved on, which every claim would pass until the next vacuum.
 //
-// The floor hides nothing for long: a claim that finds too little below it looks at all rows, and in any case one does so once in
-// floorFor. Without a backlog there is no floor.
+// The floor hides nothing for long: a claim that finds less than it wants above it looks below, and once in floorFor one
+// looks at all rows in any case. Without a backlog there is no floor.
 type floor struct {
 	mu    sync.Mutex
 	due   time.Time // the newest that was claimed while there was a backlog; zero without one

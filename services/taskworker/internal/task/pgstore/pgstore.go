@@ -1,8 +1,9 @@
 // Package pgstore keeps durable tasks in Postgres. See task.Store, task.Reservations and task.Workers for the contract.
 //
-// The row of task_live guards its task: whoever changes a task that is not final locks that row first and reads the rest
-// after, in a statement of its own, whose snapshot then has all that the holder before has written. Those who lock several rows do so in the order
-// of their ids, or skip what is locked, so that none waits for another in a circle. Time is that of the database.
+// The row of task_live guards its task: whoever changes a task that is not final locks that row first, and reads the
+// rest in a statement that follows, whose snapshot has all that the holder before wrote. Those who lock several rows do
+// so in the order of their ids, or skip what is locked, so that none waits for another in a circle. Time is that of the
+// database.
 //
 // Nothing here needs a session: it works through PgBouncer in transaction mode, with default_query_exec_mode=exec or
 // simple_protocol in the DSN.

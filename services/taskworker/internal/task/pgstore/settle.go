@@ -16,6 +16,9 @@ import (
 // The rows that are free are settled together, in six statements however many they are, if none has news. Then come
 // those that were locked, one by one.
 func (s *Store) Settle(ctx context.Context, outcomes []task.Outcome) ([]task.Settled, error) {
+	if len(outcomes) == 0 {
+		return nil, nil
+	}
 	var locked []task.Outcome
 	together := func(some []task.Outcome) ([]task.Settled, error) {
 		settled, waiting, err := s.settle(ctx, some, lockFreeSQL)
