@@ -51,6 +51,7 @@ race: ## the same under the race detector, in random order
 .PHONY: bench
 bench: ## the table of docs/benchmarks.md: ratios beside a baseline in the same run
 	go test ./test/bench -count=1 -v -run TestTable -timeout 20m -rounds 9 -per 1500ms -peers
+	cd services/taskworker && go test ./internal/task/pgstore -count=1 -run '^$$' -bench Claim -benchtime 1x -timeout 20m -rows 1000000
 
 .PHONY: run
 run: ## the all-in-one with the demo server
