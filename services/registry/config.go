@@ -3,6 +3,7 @@ package registry
 import (
 	"errors"
 	"log/slog"
+	"time"
 
 	"github.com/toolherd/toolherd/pkg/db"
 	"github.com/toolherd/toolherd/pkg/fault"
@@ -35,6 +36,9 @@ type Config struct {
 	// NoTasks says that durable tasks are switched off. An entry with task_toolsets is then in error; one of the operator's
 	// own files that is there when the registry starts keeps it from starting.
 	NoTasks bool
+	// MaxTaskAge is tasks.max_age, and must not be less than that of taskworker: the secrets of a removed server are kept
+	// for a day longer than this after they were last in force or used. Zero means 720 h.
+	MaxTaskAge time.Duration
 }
 
 // Deps are what a registry works with. DB, Wake and Log are required.

@@ -38,6 +38,10 @@ func (c *credentialServer) ResolveSecrets(ctx context.Context, req *credentialv1
 	if err != nil {
 		return nil, err
 	}
+	// First, so that what is handed out here is not deleted a moment later.
+	if err := c.s.store.UseSecrets(ctx, refs); err != nil {
+		return nil, storeFault(err)
+	}
 	secrets, err := c.s.open(ctx, refs)
 	if err != nil {
 		return nil, err

@@ -21,9 +21,10 @@ const pollInterval = time.Second
 
 // effective is the snapshot that is in force, in the forms in which it is served. It is immutable.
 type effective struct {
-	snapshot.Activation
+	snapshot.Head
 	content *snapshot.Content
 	message *registryv1.Snapshot
+	hold    *registryv1.Hold // nil if nothing holds
 }
 
 // feed holds what is effective and wakes whoever waits for the next.
@@ -75,17 +76,25 @@ func (f *feed) refresh(ctx context.Context) (*effective, error) {
 		return nil, fmt.Errorf("refresh: %w", err)
 	}
 	now, _ := f.watch()
-	if now != nil && now.Revision == head.Revision && now.ID == head.ID {
+	if now != nil && now.Head == head {
 		return now, nil
 	}
 	stored, err := f.store.Get(ctx, head.ID)
 	if err != nil {
 		return nil, fmt.Errorf("refresh: %w", err)
 	}
-	stored.Activation = head
-	next, err := newEffective(stored)
+	stored.Activation = head.Activation
+	content, err := snapshot.Decode(stored.ID, stored.Content)
 	if err != nil {
 		return nil, fmt.Errorf("refresh: %w", err)
+	}
+	next := &effective{Head: head, content: content, message: snapshotMessage(stored, content)}
+	if head.Holds() {
+		candidates, err := f.store.Candidates(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("refresh: %w", err)
+		}
+		next.hold = holdMessage(head.Activation, candidates)
 	}
 	if now != nil && head.Revision < now.Revision {
 		f.log.WarnContext(ctx, "the database has an older revision than before: was it restored? restart the registry to publish its files again",
@@ -93,14 +102,6 @@ func (f *feed) refresh(ctx context.Context) (*effective, error) {
 	}
 	f.set(next)
 	return next, nil
-}
-
-func newEffective(stored snapshot.Stored) (*effective, error) {
-	content, err := snapshot.Decode(stored.ID, stored.Content)
-	if err != nil {
-		return nil, err
-	}
-	return &effective{Activation: stored.Activation, content: content, message: snapshotMessage(stored, content)}, nil
 }
 
 // followLoop keeps the feed current, once this replica has published.

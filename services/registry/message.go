@@ -41,13 +41,30 @@ func snapshotMessage(stored snapshot.Stored, content *snapshot.Content) *registr
 }
 
 func activationMessage(a snapshot.Activation) *registryv1.Snapshot {
-	return &registryv1.Snapshot{
+	m := &registryv1.Snapshot{
 		SnapshotId:     string(a.ID),
 		Revision:       int64(a.Revision),
-		ActivateTime:   timestamppb.New(a.ActivateTime),
 		Actor:          a.Actor,
 		ActivateReason: a.Reason,
 	}
+	if a.Revision > 0 { // a candidate never was effective
+		m.ActivateTime = timestamppb.New(a.ActivateTime)
+	}
+	return m
+}
+
+// holdMessage returns who holds what, and the candidates behind it, newest first.
+func holdMessage(a snapshot.Activation, candidates []snapshot.Candidate) *registryv1.Hold {
+	m := &registryv1.Hold{
+		SnapshotId: string(a.ID), Revision: int64(a.Revision), Actor: a.Actor, Reason: a.Reason, HoldTime: timestamppb.New(a.HoldTime),
+	}
+	for _, c := range candidates {
+		m.Candidates = append(m.Candidates, &registryv1.Candidate{
+			SnapshotId: string(c.ID), RecordTime: timestamppb.New(c.RecordTime), Actor: c.Actor, Change: c.Reason,
+			ServerCount: int32(c.ServerCount),
+		})
+	}
+	return m
 }
 
 func configuredMessage(e *snapshot.Entry) *registryv1.ConfiguredServer {

@@ -94,7 +94,8 @@ func (p *publisher) runOnce(ctx context.Context) error {
 	return fmt.Errorf("other registries published %d times meanwhile", attempts)
 }
 
-func (p *publisher) publish(ctx context.Context, base snapshot.Activation) error {
+// publish makes what the files say effective, or a candidate where an activation holds.
+func (p *publisher) publish(ctx context.Context, base snapshot.Head) error {
 	result := p.s.judge.Decide(p.files.Present())
 	if p.last == "" && len(result.NoTasks) > 0 {
 		return errNoTasks(result)
@@ -104,6 +105,9 @@ func (p *publisher) publish(ctx context.Context, base snapshot.Activation) error
 		return err
 	}
 	own := &view{id: id, content: &result.Content, raw: result.Raw}
+	if err := p.withdraw(ctx, base); err != nil {
+		return err
+	}
 	if id == p.last {
 		p.s.own.Store(own)
 		p.pending = false
@@ -115,7 +119,7 @@ func (p *publisher) publish(ctx context.Context, base snapshot.Activation) error
 	}
 	out, err := p.s.store.Publish(ctx, snapshot.Publication{
 		ID: id, Content: content, ServerCount: len(result.Content.Servers), Secrets: sealed,
-		Base: base.Revision, Actor: actor, Reason: p.whatChanged(ctx, base, own.content),
+		Base: base.Revision, BaseCandidate: base.Candidate, Actor: actor, Reason: p.whatChanged(ctx, base, own.content),
 	})
 	if err != nil {
 		return err
@@ -125,16 +129,60 @@ func (p *publisher) publish(ctx context.Context, base snapshot.Activation) error
 		return err
 	}
 	p.last, p.pending = id, false
-	if !out.New {
+	switch {
+	case out.New:
+		p.s.log.InfoContext(ctx, "configuration published",
+			"snapshot_id", id, "revision", out.Revision, "server_count", len(own.content.Servers), "change", out.Reason)
+	case out.Recorded:
+		p.s.log.WarnContext(ctx, "configuration recorded as a candidate, an activation holds until `toolherd snapshots release`",
+			"candidate", id, "snapshot_id", out.ID, "revision", out.Revision, "hold_actor", out.Actor, "hold_time", out.HoldTime)
+	case out.Holds():
+		p.s.log.InfoContext(ctx, "configuration waits as a candidate already", "candidate", id, "snapshot_id", out.ID)
+		return nil
+	default:
 		p.s.log.InfoContext(ctx, "configuration is in force already", "snapshot_id", id, "revision", out.Revision)
 		return nil
 	}
-	p.s.log.InfoContext(ctx, "configuration published",
-		"snapshot_id", id, "revision", out.Revision, "server_count", len(own.content.Servers), "change", out.Reason)
-	if err := p.s.wake.Notify(ctx, topic); err != nil {
-		p.s.log.DebugContext(ctx, "wake-up not sent", "err", err)
-	}
+	p.s.notify(ctx)
 	return nil
+}
+
+// notify wakes the other replicas.
+func (s *Service) notify(ctx context.Context) {
+	if err := s.wake.Notify(ctx, topic); err != nil {
+		s.log.DebugContext(ctx, "wake-up not sent", "err", err)
+	}
+}
+
+// withdraw takes what is not trusted any more out of a snapshot that is held: trust that is gone beats a hold. The error
+// is snapshot.ErrMoved where it did, since another snapshot is effective then.
+func (p *publisher) withdraw(ctx context.Context, base snapshot.Head) error {
+	if !base.Holds() {
+		return nil
+	}
+	held, err := p.s.contentOf(ctx, base.ID)
+	if err != nil {
+		return err
+	}
+	content, names := p.s.judge.Withdraw(held)
+	if len(names) == 0 {
+		return nil
+	}
+	id, encoded, err := content.Encode()
+	if err != nil {
+		return err
+	}
+	out, err := p.s.store.Publish(ctx, snapshot.Publication{
+		ID: id, Content: encoded, ServerCount: len(content.Servers), Base: base.Revision, BaseCandidate: base.Candidate, Amends: true,
+		Actor: base.Actor, Reason: base.Reason + " (without what is not trusted any more: " + snapshot.Names(names) + ")",
+	})
+	if err != nil {
+		return err
+	}
+	p.s.log.WarnContext(ctx, "the snapshot that is held has servers that are not trusted any more: taken out of it",
+		"servers", names, "held", base.ID, "snapshot_id", out.ID, "revision", out.Revision)
+	p.s.notify(ctx)
+	return snapshot.ErrMoved
 }
 
 // errNoTasks keeps the registry from starting: what the operator wrote down cannot work as it stands.
@@ -148,16 +196,20 @@ func errNoTasks(r verdict.Result) error {
 		strings.TrimPrefix(e.Reason, string(fault.TasksUnavailable)+": "), e.FixCommand).With("server", e.Name)
 }
 
-// whatChanged describes content against what was effective before, for the record.
-func (p *publisher) whatChanged(ctx context.Context, base snapshot.Activation, content *snapshot.Content) string {
+// whatChanged describes content against what was effective before, or was to be, for the record.
+func (p *publisher) whatChanged(ctx context.Context, base snapshot.Head, content *snapshot.Content) string {
 	if base.Revision == 0 {
 		return "first configuration"
 	}
-	stored, err := p.s.store.Get(ctx, base.ID)
-	if err != nil {
-		return ""
+	id := base.ID
+	if base.Holds() {
+		candidates, err := p.s.store.Candidates(ctx)
+		if err != nil || len(candidates) == 0 {
+			return ""
+		}
+		id = candidates[0].ID
 	}
-	before, err := snapshot.Decode(base.ID, stored.Content)
+	before, err := p.s.contentOf(ctx, id)
 	if err != nil {
 		return ""
 	}

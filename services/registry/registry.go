@@ -1,11 +1,13 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
 	"strings"
 	"sync/atomic"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -37,6 +39,9 @@ type Service struct {
 	layers   []source.Layer
 	writable source.Layer // what the API shows as its own; the zero value if there is none
 	judge    *verdict.Judge
+
+	// maxTaskAge is how long a task may need the secrets that it was submitted with.
+	maxTaskAge time.Duration
 
 	feed *feed
 	own  atomic.Pointer[view] // what this replica's files say
@@ -70,6 +75,8 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		etagKey:  etagKey,
 		layers:   layers,
 		writable: writable(layers),
+
+		maxTaskAge: cmp.Or(cfg.MaxTaskAge, defaultMaxTaskAge),
 		judge: verdict.New(verdict.Policy{
 			TrustProject:     cfg.TrustProjectMCP,
 			TrustCommand:     cfg.trustCommand(),
@@ -115,7 +122,7 @@ func (s *Service) RegisterInternal(r grpc.ServiceRegistrar) {
 	credentialv1.RegisterCredentialServiceServer(r, &credentialServer{s: s, internal: true})
 }
 
-// Run publishes what the files say and follows what is effective until ctx ends. It returns when both have stopped.
+// Run publishes what the files say and follows what is effective until ctx ends. It returns when all of it has stopped.
 // It may be called once. It fails with TASKS_UNAVAILABLE where the operator's files ask for durable tasks at the start and
 // there are none.
 func (s *Service) Run(ctx context.Context) error {
@@ -123,6 +130,7 @@ func (s *Service) Run(ctx context.Context) error {
 	return run.All(ctx,
 		run.Task{Name: "publish", Run: func(ctx context.Context) error { return s.publishLoop(ctx, published) }},
 		run.Task{Name: "follow", Run: func(ctx context.Context) error { return s.followLoop(ctx, published) }},
+		run.Task{Name: "sweep", Run: func(ctx context.Context) error { return s.sweepLoop(ctx, published) }},
 	)
 }
 

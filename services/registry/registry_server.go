@@ -125,13 +125,13 @@ func (r *registryServer) GetSnapshot(ctx context.Context, req *registryv1.GetSna
 	}
 	id := snapshot.ID(req.GetSnapshotId())
 	if id == "" || id == now.ID {
-		return &registryv1.GetSnapshotResponse{Snapshot: now.message}, nil
+		return &registryv1.GetSnapshotResponse{Snapshot: now.message, Hold: now.hold}, nil
 	}
 	stored, content, err := r.s.stored(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	return &registryv1.GetSnapshotResponse{Snapshot: snapshotMessage(stored, content)}, nil
+	return &registryv1.GetSnapshotResponse{Snapshot: snapshotMessage(stored, content), Hold: now.hold}, nil
 }
 
 func (s *Service) stored(ctx context.Context, id snapshot.ID) (snapshot.Stored, *snapshot.Content, error) {
@@ -167,14 +167,15 @@ func (r *registryServer) ListSnapshots(ctx context.Context, req *registryv1.List
 			return nil, errPageToken
 		}
 	}
-	if _, err := r.s.feed.current(); err != nil {
+	now, err := r.s.feed.current()
+	if err != nil {
 		return nil, err
 	}
 	listed, err := r.s.store.List(ctx, snapshot.Revision(before), size+1)
 	if err != nil {
 		return nil, storeFault(err)
 	}
-	out := &registryv1.ListSnapshotsResponse{}
+	out := &registryv1.ListSnapshotsResponse{Hold: now.hold}
 	bytes := 0
 	for _, l := range listed {
 		m := activationMessage(l.Activation)

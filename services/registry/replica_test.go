@@ -104,9 +104,9 @@ func (f *failing) err() error {
 	return nil
 }
 
-func (f *failing) Head(ctx context.Context) (snapshot.Activation, error) {
+func (f *failing) Head(ctx context.Context) (snapshot.Head, error) {
 	if err := f.err(); err != nil {
-		return snapshot.Activation{}, err
+		return snapshot.Head{}, err
 	}
 	return f.Store.Head(ctx)
 }

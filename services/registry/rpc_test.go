@@ -258,7 +258,8 @@ func TestListsAreCompleteOverTheirPages(t *testing.T) {
 func TestWhatIsNotBuiltSaysSo(t *testing.T) {
 	p := newPlace(t)
 	n := start(t, dbtest.SQLite(t), options{cfg: p.config()})
-	built := []string{"GetConfig", "ListServers", "GetSnapshot", "ListSnapshots", "WatchSnapshots", "ResolveSecrets"}
+	built := []string{"GetConfig", "ListServers", "GetSnapshot", "ListSnapshots", "WatchSnapshots", "ResolveSecrets",
+		"DiffSnapshots", "ActivateSnapshot", "ReleaseActivation"}
 	called := 0
 	for _, client := range []any{n.RegistryServiceClient, n.credential} {
 		v := reflect.ValueOf(client)

@@ -31,18 +31,6 @@ func (r *registryServer) ValidateConfig(context.Context, *registryv1.ValidateCon
 	return nil, rpc.Unimplemented("ValidateConfig: this version has no validation of candidates: ListServers shows the problems of what is in the files")
 }
 
-func (r *registryServer) DiffSnapshots(context.Context, *registryv1.DiffSnapshotsRequest) (*registryv1.DiffSnapshotsResponse, error) {
-	return nil, rpc.Unimplemented("DiffSnapshots: this version cannot compare snapshots: get both with GetSnapshot")
-}
-
-func (r *registryServer) ActivateSnapshot(context.Context, *registryv1.ActivateSnapshotRequest) (*registryv1.ActivateSnapshotResponse, error) {
-	return nil, rpc.Unimplemented("ActivateSnapshot: this version cannot go back to a snapshot: restore the files")
-}
-
-func (r *registryServer) ReleaseActivation(context.Context, *registryv1.ReleaseActivationRequest) (*registryv1.ReleaseActivationResponse, error) {
-	return nil, rpc.Unimplemented("ReleaseActivation: this version has no activation that holds")
-}
-
 const noApprovals = "this version keeps no approvals: `--trust-project-mcp` trusts the project's servers for one run"
 
 func (r *registryServer) ListProjects(context.Context, *registryv1.ListProjectsRequest) (*registryv1.ListProjectsResponse, error) {

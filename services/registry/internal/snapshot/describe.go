@@ -40,7 +40,7 @@ func Describe(before, after *Content) string {
 		names []string
 	}{{"added", added}, {"changed", changed}, {"removed", removed}} {
 		if len(p.names) > 0 {
-			parts = append(parts, p.verb+" "+shorten(p.names))
+			parts = append(parts, p.verb+" "+Names(p.names))
 		}
 	}
 	if strings.Join(before.Interceptors, "\n") != strings.Join(after.Interceptors, "\n") {
@@ -49,7 +49,8 @@ func Describe(before, after *Content) string {
 	return strings.Join(parts, "; ")
 }
 
-func shorten(names []string) string {
+// Names lists names for people, a few of them if they are many.
+func Names(names []string) string {
 	names = slices.Clone(names)
 	for i, name := range names {
 		if quoted := strconv.QuoteToASCII(name); quoted != `"`+name+`"` {

@@ -25,36 +25,37 @@ type querier interface {
 }
 
 const headSQL = `
-    select revision, snapshot_id, activate_time, actor, reason
+    select revision, snapshot_id, activate_time, actor, reason, hold_time,
+           coalesce((select max(candidate_id) from registry_candidate), 0)
       from registry_activation
      order by revision desc
      limit 1`
 
 // Head implements snapshot.Store.
-func (s *Store) Head(ctx context.Context) (snapshot.Activation, error) {
-	a, err := head(ctx, s.db.Read())
+func (s *Store) Head(ctx context.Context) (snapshot.Head, error) {
+	h, err := head(ctx, s.db.Read())
 	if err != nil {
-		return a, fmt.Errorf("head: %w", err)
+		return h, fmt.Errorf("head: %w", err)
 	}
-	return a, nil
+	return h, nil
 }
 
-func head(ctx context.Context, q querier) (snapshot.Activation, error) {
-	var a snapshot.Activation
-	var ms int64
-	err := q.QueryRowContext(ctx, headSQL).Scan(&a.Revision, &a.ID, &ms, &a.Actor, &a.Reason)
+func head(ctx context.Context, q querier) (snapshot.Head, error) {
+	var h snapshot.Head
+	var activated, held sql.NullInt64
+	err := q.QueryRowContext(ctx, headSQL).Scan(&h.Revision, &h.ID, &activated, &h.Actor, &h.Reason, &held, &h.Candidate)
 	if errors.Is(err, sql.ErrNoRows) {
-		return a, snapshot.ErrNone
+		return h, snapshot.ErrNone
 	}
-	a.ActivateTime = utc(ms)
-	return a, err
+	h.ActivateTime, h.HoldTime = utc(activated), utc(held)
+	return h, err
 }
 
 const (
 	addSecretSQL = `
-    insert into registry_secret (server, field_path, mac, ciphertext, key_id, create_time)
-    values (?, ?, ?, ?, ?, ?)
-        on conflict (server, field_path, mac) do nothing`
+    insert into registry_secret (server, field_path, mac, ciphertext, key_id, create_time, use_time)
+    values (?1, ?2, ?3, ?4, ?5, ?6, ?6)
+        on conflict (server, field_path, mac) do update set use_time = ?6`
 
 	addSnapshotSQL = `
     insert into registry_snapshot (snapshot_id, content, server_count, create_time)
@@ -62,29 +63,36 @@ const (
         on conflict (snapshot_id) do nothing`
 
 	addActivationSQL = `
-       insert into registry_activation (snapshot_id, activate_time, actor, reason)
-       values (?, ?, ?, ?)
+       insert into registry_activation (snapshot_id, activate_time, actor, reason, hold_time)
+       values (?, ?, ?, ?, ?)
     returning revision`
+
+	dropCandidatesSQL = `delete from registry_candidate`
 )
 
 // Publish implements snapshot.Store.
 func (s *Store) Publish(ctx context.Context, p snapshot.Publication) (snapshot.Published, error) {
 	var out snapshot.Published
-	// A write transaction holds the lock from its first moment, so publications come one after another.
-	err := s.db.WriteTx(ctx, func(tx *sql.Tx) error {
-		current, err := head(ctx, tx)
-		if err != nil && !errors.Is(err, snapshot.ErrNone) {
-			return fmt.Errorf("head: %w", err)
-		}
-		if current.ID == p.ID {
-			out = snapshot.Published{Activation: current}
+	err := s.locked(ctx, func(tx *sql.Tx, current snapshot.Head) error {
+		var err error
+		switch {
+		case current.Holds() && !p.Amends:
+			out, err = record(ctx, tx, p, current)
+			return err
+		case current.ID == p.ID:
+			out = snapshot.Published{Activation: current.Activation}
 			return nil
-		}
-		if current.Revision != p.Base {
+		case current.Revision != p.Base, p.Amends && !current.Holds():
 			return snapshot.ErrMoved
 		}
-		out = snapshot.Published{New: true, Activation: snapshot.Activation{ID: p.ID, Actor: p.Actor, Reason: p.Reason}}
-		return activate(ctx, tx, p, &out.Activation)
+		if err := add(ctx, tx, p); err != nil {
+			return err
+		}
+		out, err = activate(ctx, tx, snapshot.Activation{ID: p.ID, Actor: p.Actor, Reason: p.Reason, HoldTime: current.HoldTime}, current.Holds())
+		if err != nil {
+			return err
+		}
+		return prune(ctx, tx, p.Retain.OrDefault())
 	})
 	if err != nil {
 		return snapshot.Published{}, fmt.Errorf("publish: %w", err)
@@ -92,9 +100,21 @@ func (s *Store) Publish(ctx context.Context, p snapshot.Publication) (snapshot.P
 	return out, nil
 }
 
-func activate(ctx context.Context, tx *sql.Tx, p snapshot.Publication, a *snapshot.Activation) error {
+// locked runs f in a transaction that no other change of what is effective runs beside: a write transaction holds the
+// lock from its first moment. The head is the zero value where there is none.
+func (s *Store) locked(ctx context.Context, f func(tx *sql.Tx, current snapshot.Head) error) error {
+	return s.db.WriteTx(ctx, func(tx *sql.Tx) error {
+		current, err := head(ctx, tx)
+		if err != nil && !errors.Is(err, snapshot.ErrNone) {
+			return fmt.Errorf("head: %w", err)
+		}
+		return f(tx, current)
+	})
+}
+
+// add stores the secrets and the content of p.
+func add(ctx context.Context, tx *sql.Tx, p snapshot.Publication) error {
 	now := time.Now().UnixMilli()
-	a.ActivateTime = utc(now)
 	for _, x := range p.Secrets {
 		if _, err := tx.ExecContext(ctx, addSecretSQL, x.Server, x.FieldPath, x.MAC, x.Ciphertext, x.KeyID, now); err != nil {
 			return fmt.Errorf("add secret: %w", err)
@@ -103,10 +123,30 @@ func activate(ctx context.Context, tx *sql.Tx, p snapshot.Publication, a *snapsh
 	if _, err := tx.ExecContext(ctx, addSnapshotSQL, string(p.ID), string(p.Content), p.ServerCount, now); err != nil {
 		return fmt.Errorf("add snapshot: %w", err)
 	}
-	if err := tx.QueryRowContext(ctx, addActivationSQL, string(p.ID), now, p.Actor, p.Reason).Scan(&a.Revision); err != nil {
-		return fmt.Errorf("add activation: %w", err)
+	return nil
+}
+
+// activate makes a.ID effective. If it is to hold, it does so since a.HoldTime, or from this moment on; else nothing waits
+// behind it any more.
+func activate(ctx context.Context, tx *sql.Tx, a snapshot.Activation, hold bool) (snapshot.Published, error) {
+	now := time.Now().UnixMilli()
+	var held sql.NullInt64
+	switch {
+	case hold && a.Holds():
+		held = sql.NullInt64{Int64: a.HoldTime.UnixMilli(), Valid: true}
+	case hold:
+		held = sql.NullInt64{Int64: now, Valid: true}
 	}
-	return prune(ctx, tx, p.Retain.OrDefault())
+	if err := tx.QueryRowContext(ctx, addActivationSQL, string(a.ID), now, a.Actor, a.Reason, held).Scan(&a.Revision); err != nil {
+		return snapshot.Published{}, fmt.Errorf("add activation: %w", err)
+	}
+	if !hold {
+		if _, err := tx.ExecContext(ctx, dropCandidatesSQL); err != nil {
+			return snapshot.Published{}, fmt.Errorf("drop candidates: %w", err)
+		}
+	}
+	a.ActivateTime, a.HoldTime = time.UnixMilli(now).UTC(), utc(held)
+	return snapshot.Published{Activation: a, New: true}, nil
 }
 
 const (
@@ -119,12 +159,19 @@ const (
 
 	dropActivationsSQL = `delete from registry_activation where snapshot_id = ?`
 
-	dropSnapshotSQL = `delete from registry_snapshot where snapshot_id = ?`
+	dropSnapshotsSQL = `
+    delete from registry_snapshot as s
+     where not exists (select 1 from registry_activation a where a.snapshot_id = s.snapshot_id)
+       and not exists (select 1 from registry_candidate c where c.snapshot_id = s.snapshot_id)`
 
 	thinActivationsSQL = `
     delete from registry_activation as a
      where a.revision <= (select b.revision from registry_activation b order by b.revision desc limit 1 offset ?)
        and exists (select 1 from registry_activation c where c.snapshot_id = a.snapshot_id and c.revision > a.revision)`
+
+	thinCandidatesSQL = `
+    delete from registry_candidate as c
+     where c.candidate_id <= (select b.candidate_id from registry_candidate b order by b.candidate_id desc limit 1 offset ?)`
 )
 
 func prune(ctx context.Context, tx *sql.Tx, keep snapshot.Retention) error {
@@ -140,20 +187,23 @@ func prune(ctx context.Context, tx *sql.Tx, keep snapshot.Retention) error {
 		if _, err := tx.ExecContext(ctx, dropActivationsSQL, id); err != nil {
 			return fmt.Errorf("drop activations: %w", err)
 		}
-		if _, err := tx.ExecContext(ctx, dropSnapshotSQL, id); err != nil {
-			return fmt.Errorf("drop snapshot: %w", err)
-		}
 	}
 	if _, err := tx.ExecContext(ctx, thinActivationsSQL, keep.Activations); err != nil {
 		return fmt.Errorf("thin activations: %w", err)
+	}
+	if _, err := tx.ExecContext(ctx, thinCandidatesSQL, keep.Candidates); err != nil {
+		return fmt.Errorf("thin candidates: %w", err)
+	}
+	if _, err := tx.ExecContext(ctx, dropSnapshotsSQL); err != nil {
+		return fmt.Errorf("drop snapshots: %w", err)
 	}
 	return nil
 }
 
 const getSQL = `
-    select s.content, s.create_time, a.revision, a.activate_time, a.actor, a.reason
+    select s.content, s.create_time, coalesce(a.revision, 0), a.activate_time, coalesce(a.actor, ''), coalesce(a.reason, ''), a.hold_time
       from registry_snapshot s
-      join registry_activation a on a.snapshot_id = s.snapshot_id
+      left join registry_activation a on a.snapshot_id = s.snapshot_id
      where s.snapshot_id = ?
      order by a.revision desc
      limit 1`
@@ -161,21 +211,21 @@ const getSQL = `
 // Get implements snapshot.Store.
 func (s *Store) Get(ctx context.Context, id snapshot.ID) (snapshot.Stored, error) {
 	out := snapshot.Stored{Activation: snapshot.Activation{ID: id}}
-	var created, activated int64
+	var created, activated, held sql.NullInt64
 	err := s.db.Read().QueryRowContext(ctx, getSQL, string(id)).
-		Scan(&out.Content, &created, &out.Revision, &activated, &out.Actor, &out.Reason)
+		Scan(&out.Content, &created, &out.Revision, &activated, &out.Actor, &out.Reason, &held)
 	if errors.Is(err, sql.ErrNoRows) {
 		return snapshot.Stored{}, snapshot.ErrNotFound
 	}
 	if err != nil {
 		return snapshot.Stored{}, fmt.Errorf("get snapshot: %w", err)
 	}
-	out.CreateTime, out.ActivateTime = utc(created), utc(activated)
+	out.CreateTime, out.ActivateTime, out.HoldTime = utc(created), utc(activated), utc(held)
 	return out, nil
 }
 
 const listSQL = `
-    select a.revision, a.snapshot_id, a.activate_time, a.actor, a.reason, s.create_time, s.server_count
+    select a.revision, a.snapshot_id, a.activate_time, a.actor, a.reason, a.hold_time, s.create_time, s.server_count
       from registry_activation a
       join registry_snapshot s on s.snapshot_id = a.snapshot_id
      where ?1 = 0 or a.revision < ?1
@@ -189,35 +239,13 @@ func (s *Store) List(ctx context.Context, before snapshot.Revision, limit int) (
 		return nil, fmt.Errorf("list activations: %w", err)
 	}
 	out, err := collect(rows, func(rows *sql.Rows) (l snapshot.Listed, err error) {
-		var activated, created int64
-		err = rows.Scan(&l.Revision, &l.ID, &activated, &l.Actor, &l.Reason, &created, &l.ServerCount)
-		l.ActivateTime, l.CreateTime = utc(activated), utc(created)
+		var activated, held, created sql.NullInt64
+		err = rows.Scan(&l.Revision, &l.ID, &activated, &l.Actor, &l.Reason, &held, &created, &l.ServerCount)
+		l.ActivateTime, l.HoldTime, l.CreateTime = utc(activated), utc(held), utc(created)
 		return l, err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list activations: %w", err)
-	}
-	return out, nil
-}
-
-const sealedSQL = `
-    select ciphertext, key_id
-      from registry_secret
-     where server = ? and field_path = ? and mac = ?`
-
-// Secrets implements snapshot.Store.
-func (s *Store) Secrets(ctx context.Context, refs []snapshot.Ref) ([]snapshot.Secret, error) {
-	var out []snapshot.Secret
-	for _, r := range refs {
-		x := snapshot.Secret{Ref: r}
-		err := s.db.Read().QueryRowContext(ctx, sealedSQL, r.Server, r.FieldPath, r.MAC).Scan(&x.Ciphertext, &x.KeyID)
-		if errors.Is(err, sql.ErrNoRows) {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read secrets: %w", err)
-		}
-		out = append(out, x)
 	}
 	return out, nil
 }
@@ -236,4 +264,10 @@ func collect[T any](rows *sql.Rows, scan func(*sql.Rows) (T, error)) ([]T, error
 	return out, rows.Err()
 }
 
-func utc(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
+// utc returns the time that a column says; null is the zero time.
+func utc(ms sql.NullInt64) time.Time {
+	if !ms.Valid {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms.Int64).UTC()
+}

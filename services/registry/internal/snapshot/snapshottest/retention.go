@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -110,5 +111,47 @@ func secrets(t *testing.T, s snapshot.Store) {
 	}
 	if none, err := s.Secrets(t.Context(), nil); err != nil || len(none) != 0 {
 		t.Errorf("no reference gives %v, %v", none, err)
+	}
+}
+
+// SNAP-009
+func staleSecrets(t *testing.T, s snapshot.Store) {
+	ref := func(n string) snapshot.Ref { return snapshot.Ref{Server: n, FieldPath: "env.K", MAC: "m"} }
+	p := publication(1, 0)
+	for _, n := range []string{"a", "b", "c"} {
+		p.Secrets = append(p.Secrets, snapshot.Secret{Ref: ref(n), Ciphertext: []byte(n), KeyID: "k"})
+	}
+	published, err := s.Publish(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What counts is the database's time: a negative age lies ahead of it, so that everything is older.
+	const ahead, ago = -time.Hour, time.Hour
+	if stale, err := s.StaleSecrets(t.Context(), ago, 10); err != nil || len(stale) != 0 {
+		t.Errorf("stale by an hour are %v, %v", stale, err)
+	}
+	if stale, err := s.StaleSecrets(t.Context(), ahead, 2); err != nil || len(stale) != 2 {
+		t.Errorf("two of the stale are %v, %v", stale, err)
+	}
+	refs := []snapshot.Ref{ref("a"), ref("c"), ref("unknown")}
+	if err := s.UseSecrets(t.Context(), refs); err != nil {
+		t.Error(err)
+	}
+	if n, err := s.DropSecrets(t.Context(), refs, ago); n != 0 || err != nil {
+		t.Errorf("%d were dropped that are in use, %v", n, err)
+	}
+	if n, err := s.DropSecrets(t.Context(), refs, ahead); n != 2 || err != nil {
+		t.Errorf("%d were dropped, %v, want two", n, err)
+	}
+	if left, err := s.Secrets(t.Context(), append(refs, ref("b"))); err != nil || len(left) != 1 || left[0].Ref != ref("b") {
+		t.Errorf("left are %v, %v, want that of b", left, err)
+	}
+	again := publication(2, published.Revision)
+	again.Secrets = p.Secrets
+	if _, err := s.Publish(t.Context(), again); err != nil {
+		t.Fatal(err)
+	}
+	if back, err := s.Secrets(t.Context(), refs); err != nil || len(back) != 2 {
+		t.Errorf("published again they are %v, %v", back, err)
 	}
 }
