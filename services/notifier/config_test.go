@@ -12,6 +12,7 @@ import (
 	"github.com/toolherd/toolherd/pkg/secret"
 	"github.com/toolherd/toolherd/pkg/wake"
 	"github.com/toolherd/toolherd/services/notifier"
+	"github.com/toolherd/toolherd/services/notifier/internal/delivery"
 )
 
 func hookAt(url string, secrets ...string) config.Sink {
@@ -152,5 +153,43 @@ func TestSecretsAreResolvedHereAndRedacted(t *testing.T) {
 	}
 	if strings.Contains(log.String(), "MfKQ9r8G") {
 		t.Errorf("the log shows a key: %s", log.String())
+	}
+}
+
+// NOTE-009, NOTE-008: what holds for each type of sink, and what the configuration puts in its place for all.
+func TestLimitsAreThoseOfTheTypeUnlessConfigured(t *testing.T) {
+	d := dbtest.SQLite(t)
+	redactor := secret.NewRedactor()
+	tel := newTelemetry(t, redactor, t.Output())
+	sinks := []config.Sink{hookAt("https://hooks.example.com/x", hookKey), runtimeAt("127.0.0.1:9000")}
+	for _, c := range []struct {
+		cfg  notifier.Config
+		want map[string]delivery.Sink
+	}{
+		{notifier.Config{Sinks: sinks}, map[string]delivery.Sink{
+			"ops":     {MaxAttempts: 14, Base: 5 * time.Second, Cap: 8 * time.Hour},
+			"runtime": {MaxAttempts: 5, Base: 5 * time.Second, Cap: 300 * time.Second},
+		}},
+		{notifier.Config{Sinks: sinks, MaxAttempts: 3, Backoff: config.Backoff{Base: time.Second, Cap: time.Minute}}, map[string]delivery.Sink{
+			"ops":     {MaxAttempts: 3, Base: time.Second, Cap: time.Minute},
+			"runtime": {MaxAttempts: 3, Base: time.Second, Cap: time.Minute},
+		}},
+		{notifier.Config{Sinks: sinks, Backoff: config.Backoff{Cap: time.Minute}}, map[string]delivery.Sink{
+			"ops":     {MaxAttempts: 14, Base: 5 * time.Second, Cap: time.Minute},
+			"runtime": {MaxAttempts: 5, Base: 5 * time.Second, Cap: time.Minute},
+		}},
+	} {
+		s, err := notifier.New(c.cfg, notifier.Deps{DB: d, Wake: wake.None(), Log: tel.Log, Telemetry: tel, Redactor: redactor})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, got := range s.Pushed() {
+			want := c.want[got.Name]
+			if got.MaxAttempts != want.MaxAttempts || got.Base != want.Base || got.Cap != want.Cap {
+				t.Errorf("%+v: %s has %d attempts, %v to %v, want %d, %v to %v",
+					c.cfg, got.Name, got.MaxAttempts, got.Base, got.Cap, want.MaxAttempts, want.Base, want.Cap)
+			}
+		}
+		runFor(t, s, func() {})
 	}
 }

@@ -87,7 +87,9 @@ func TestFailuresInARowUpToTheLimitEndAsADeadLetter(t *testing.T) {
 			{config.SinkAgentRuntime, 1, 1},
 		} {
 			task := fmt.Sprintf("%s-%d", c.kind, c.max)
-			h := newHook(t, func(n int, w http.ResponseWriter, _ *http.Request) { http.Error(w, fmt.Sprint("no ", n+1), 503) })
+			h := newHook(t, func(n int, w http.ResponseWriter, _ *http.Request) {
+				http.Error(w, fmt.Sprint("no ", n+1), http.StatusServiceUnavailable)
+			})
 			r := newRuntime(t, broken)
 			s := hookSink("s", h)
 			if c.kind == config.SinkAgentRuntime {
@@ -427,44 +429,38 @@ func redriveAll(t *testing.T, n *node, f *notifierv1.RedriveFilter, dry bool) in
 }
 
 // dropTaskTables removes every table of taskworker and returns their names.
-func dropTaskTables(t *testing.T, d *db.DB) (names []string) {
+func dropTaskTables(t *testing.T, d *db.DB) []string {
 	t.Helper()
-	ctx := t.Context()
-	scan := func(next func() bool, read func(...any) error) {
-		for next() {
-			var name string
-			if err := read(&name); err != nil {
-				t.Fatal(err)
-			}
-			names = append(names, name)
-		}
-	}
+	var list string
+	var err error
 	if d.Engine() == db.Postgres {
-		rows, err := d.Pool().Query(ctx, `select tablename from pg_tables where schemaname = current_schema() and tablename like 'task%'`)
-		if err != nil {
-			t.Fatal(err)
-		}
-		scan(rows.Next, rows.Scan)
-		for _, name := range names {
-			if _, err := d.Pool().Exec(ctx, "drop table "+name+" cascade"); err != nil {
-				t.Fatal(err)
-			}
-		}
-		return names
+		const query = `select coalesce(string_agg(tablename, ' '), '') from pg_tables where schemaname = current_schema() and tablename like 'task%'`
+		err = d.Pool().QueryRow(t.Context(), query).Scan(&list)
+	} else {
+		const query = `select coalesce(group_concat(name, ' '), '') from sqlite_master where type = 'table' and name like 'task%'`
+		err = d.SQL().QueryRowContext(t.Context(), query).Scan(&list)
 	}
-	rows, err := d.SQL().QueryContext(ctx, `select name from sqlite_master where type = 'table' and name like 'task%'`)
+	names := strings.Fields(list)
+	statements := []string{"pragma foreign_keys = off"}
+	if d.Engine() == db.Postgres {
+		statements = []string{"drop table " + strings.Join(names, ", ") + " cascade"}
+	} else {
+		for _, name := range names {
+			statements = append(statements, "drop table "+name)
+		}
+	}
+	for _, statement := range statements {
+		if err != nil {
+			break
+		}
+		if d.Engine() == db.Postgres {
+			_, err = d.Pool().Exec(t.Context(), statement)
+		} else {
+			_, err = d.SQL().ExecContext(t.Context(), statement)
+		}
+	}
 	if err != nil {
 		t.Fatal(err)
-	}
-	scan(rows.Next, rows.Scan)
-	rows.Close()
-	if _, err := d.SQL().ExecContext(ctx, "pragma foreign_keys = off"); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range names {
-		if _, err := d.SQL().ExecContext(ctx, "drop table "+name); err != nil {
-			t.Fatal(err)
-		}
 	}
 	return names
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -55,7 +54,7 @@ func newRuntime(t *testing.T, answer func(int, *agentv1.StartRunRequest) (agentv
 	if err := os.WriteFile(path, []byte(line), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	log := slog.New(slog.DiscardHandler)
 	table, err := authn.OpenTokens(path, log)
 	if err != nil {
 		t.Fatal(err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"log/slog"
 	"strings"
 	"testing"
@@ -40,7 +39,7 @@ func (r *runtime) GetRun(_ context.Context, req *agentv1.GetRunRequest) (*agentv
 // sender returns one whose runtime is behind gRPC.
 func sender(t *testing.T, r *runtime) *Sender {
 	t.Helper()
-	server, err := rpc.NewServer(rpc.ServerOptions{Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Peer: true})
+	server, err := rpc.NewServer(rpc.ServerOptions{Log: slog.New(slog.DiscardHandler), Peer: true})
 	if err != nil {
 		t.Fatal(err)
 	}

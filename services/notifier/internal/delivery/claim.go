@@ -11,7 +11,7 @@ import (
 )
 
 // maxBatch is the most claims of one statement.
-const maxBatch = 100
+const maxBatch = 200
 
 // claimLoop claims until ctx ends.
 func (d *Deliverer) claimLoop(ctx context.Context, sending *run.Group) {

@@ -53,7 +53,7 @@ const (
 	// flushTimeout bounds how long the settler may take once the last attempt has ended.
 	flushTimeout = 5 * time.Second
 	// ahead is how many claims a sink may have for each of its senders: those that are sent, wait to be, or are written.
-	ahead = 4
+	ahead = 8
 )
 
 // Sink is one that events are pushed to.

@@ -16,11 +16,8 @@ import (
 	"github.com/toolherd/toolherd/services/notifier/internal/sink"
 )
 
-// maxErrorBytes and maxExcerptBytes bound what is kept of an attempt.
-const (
-	maxErrorBytes   = 1 << 10
-	maxExcerptBytes = 1 << 10
-)
+// maxTextBytes bounds each text that is kept of an attempt.
+const maxTextBytes = 1 << 10
 
 // serve makes the attempt of a claim and passes on what came of it. asked is when the claim was asked for.
 func (d *Deliverer) serve(ctx context.Context, s *sinkState, c notification.Claim, asked time.Time) {
@@ -61,7 +58,7 @@ func (d *Deliverer) outcome(ctx context.Context, s *sinkState, c notification.Cl
 	r := d.attempt(ctx, s, c)
 	o := notification.Outcome{
 		Claim: c, Verdict: r.Verdict, RunID: r.RunID, Delay: r.After,
-		Error: d.bounded(r.Error, maxErrorBytes), Status: r.Status, Excerpt: d.bounded(r.Excerpt, maxExcerptBytes),
+		Error: d.bounded(r.Error), Status: r.Status, Excerpt: d.bounded(r.Excerpt),
 	}
 	switch r.Verdict {
 	case notification.Failed, notification.Redispatch:
@@ -84,7 +81,7 @@ func (d *Deliverer) exhausted(ctx context.Context, c notification.Claim) string 
 	if n, err := d.o.Store.Get(ctx, c.ID); err == nil && n.LastError != "" {
 		text += ", the last one: " + n.LastError
 	}
-	return d.bounded(text, maxErrorBytes)
+	return d.bounded(text)
 }
 
 // attempt asks the sink. A panic there is a failure like any other, so that it is counted and comes to an end.
@@ -96,7 +93,7 @@ func (d *Deliverer) attempt(ctx context.Context, s *sinkState, c notification.Cl
 			r = sink.Result{Verdict: notification.Failed, Error: "internal error of notifier: see its log"}
 		}
 		if r.Error != "" {
-			span.SetStatus(otelcodes.Error, d.bounded(r.Error, maxErrorBytes))
+			span.SetStatus(otelcodes.Error, d.bounded(r.Error))
 		}
 		span.SetAttributes(attribute.String("toolherd.verdict", string(r.Verdict)))
 		span.End()
@@ -124,7 +121,7 @@ func (d *Deliverer) start(ctx context.Context, s *sinkState, c notification.Clai
 func (d *Deliverer) pause(ctx context.Context, s *sinkState, why string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
-	why = d.bounded(why, maxErrorBytes)
+	why = d.bounded(why)
 	if err := d.o.Store.SetPaused(ctx, s.Name, true, why); err != nil {
 		d.o.Log.ErrorContext(ctx, "sink cannot be paused", "sink", s.Name, "reason", why, "err", err)
 		return
@@ -133,12 +130,12 @@ func (d *Deliverer) pause(ctx context.Context, s *sinkState, why string) {
 	d.o.Log.ErrorContext(ctx, "sink is paused", "sink", s.Name, "reason", why)
 }
 
-// bounded returns text without secrets, of at most n bytes.
-func (d *Deliverer) bounded(text string, n int) string {
+// bounded returns text without secrets, of at most maxTextBytes.
+func (d *Deliverer) bounded(text string) string {
 	text = d.o.Redact(text) // first: half a secret is not recognised
-	if len(text) <= n {
+	if len(text) <= maxTextBytes {
 		return text
 	}
 	const cut = "…"
-	return text[:n-len(cut)] + cut // the store repairs what this does to a character
+	return text[:maxTextBytes-len(cut)] + cut // the store repairs what this does to a character
 }
