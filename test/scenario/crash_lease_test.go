@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"net/http"
 	"regexp"
 	"strconv"
 	"syscall"
@@ -141,7 +142,8 @@ func TestCrashOfAWorkerWithItsLease(t *testing.T) {
 	ledger.Check(t, s, s.Told(t))
 }
 
-// TASK-053: a worker that is told to end claims no more, waits for its calls for a while, and leaves the rest to others.
+// TASK-053, OPS-007: a worker that is told to end is not ready any more, claims no more, waits for its calls for a while, and
+// leaves the rest to others.
 func TestAWorkerThatEndsLeavesItsTasksToOthers(t *testing.T) {
 	t.Parallel()
 	s := twoWorkers(t)
@@ -157,6 +159,10 @@ func TestAWorkerThatEndsLeavesItsTasksToOthers(t *testing.T) {
 	first := s.started[taskworker]
 	before := time.Now()
 	first.Signal(t, syscall.SIGTERM)
+	Eventually(t, "the worker is not ready", func() bool {
+		status, _ := s.httpGet(t, taskworker, "/readyz")
+		return status == http.StatusServiceUnavailable
+	})
 	open()
 	code := first.Wait(t)
 	if took := time.Since(before); code != 0 || took > 12*time.Second {

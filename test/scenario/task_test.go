@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/toolherd/toolherd/pkg/db/dbtest"
 	taskv1 "github.com/toolherd/toolherd/proto/gen/toolherd/task/v1"
 	fakemcp "github.com/toolherd/toolherd/test/fakemcp/fake"
 	"github.com/toolherd/toolherd/test/partners"
@@ -66,7 +67,12 @@ func TestTasks(t *testing.T) {
 			journal := ""
 			s := NewStage(t, topology, StageOptions{
 				Servers: map[string]any{"modern": toolset(partners.Fake(t, "-protocol", rawrpc.V20260728).Entry())},
-				Setup:   func(s *Stage) { journal = s.Journal },
+				Setup: func(s *Stage) {
+					journal = s.Journal
+					if topology == Postgres { // OPS-013: up makes its tables itself
+						s.dsn = dbtest.DSN(t, dbtest.Unmigrated())
+					}
+				},
 			})
 			t.Run("scenario", func(t *testing.T) { // a group: it ends when all have ended
 				for _, sc := range taskScenarios() {
