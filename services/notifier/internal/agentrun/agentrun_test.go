@@ -185,11 +185,10 @@ func TestInstructionAndEventAreApartAndTheEventIsHarmless(t *testing.T) {
 			t.Errorf("%s: instruction speaks of trouble that there is not", status)
 		}
 		var read struct {
-			ResultPreview string              `json:"result_preview"`
-			InputRequired map[string][]any    `json:"input_required"`
-			TaskName      string              `json:"task_name"`
-			EventVersion  json.Number         `json:"event_version"`
-			Raw           map[string]struct{} `json:"-"`
+			ResultPreview string           `json:"result_preview"`
+			InputRequired map[string][]any `json:"input_required"`
+			TaskName      string           `json:"task_name"`
+			EventVersion  json.Number      `json:"event_version"`
 		}
 		if err := json.Unmarshal([]byte(got.GetEventJson()), &read); err != nil {
 			t.Fatalf("%v: %s", err, got.GetEventJson())

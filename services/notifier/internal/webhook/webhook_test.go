@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -136,9 +137,7 @@ func TestTheAnswersStatusDecides(t *testing.T) {
 	header := http.Header{}
 	status := 0
 	s := receiver(t, Options{MaxRetryAfter: time.Hour}, func(w http.ResponseWriter, _ *http.Request) {
-		for name, values := range header {
-			w.Header()[name] = values
-		}
+		maps.Copy(w.Header(), header)
 		w.WriteHeader(status)
 		if status != 204 {
 			fmt.Fprintf(w, "body of %d", status)
