@@ -18,6 +18,7 @@ import (
 	"github.com/toolherd/toolherd/pkg/rpc"
 	corev1 "github.com/toolherd/toolherd/proto/gen/toolherd/core/v1"
 	notifierv1 "github.com/toolherd/toolherd/proto/gen/toolherd/notifier/v1"
+	registryv1 "github.com/toolherd/toolherd/proto/gen/toolherd/registry/v1"
 	taskv1 "github.com/toolherd/toolherd/proto/gen/toolherd/task/v1"
 	toolproxyv1 "github.com/toolherd/toolherd/proto/gen/toolherd/toolproxy/v1"
 )
@@ -50,6 +51,7 @@ type client struct {
 	toolproxyv1.ToolProxyServiceClient
 	tasks         taskv1.TaskServiceClient
 	notifications notifierv1.NotifierServiceClient
+	registry      registryv1.RegistryServiceClient
 	health        healthv1.HealthClient
 	address       string // where it was reached; empty if it was composed here
 	composed      bool
@@ -60,6 +62,7 @@ func newClient(conn *grpc.ClientConn, address string) *client {
 		ToolProxyServiceClient: toolproxyv1.NewToolProxyServiceClient(conn),
 		tasks:                  taskv1.NewTaskServiceClient(conn),
 		notifications:          notifierv1.NewNotifierServiceClient(conn),
+		registry:               registryv1.NewRegistryServiceClient(conn),
 		health:                 healthv1.NewHealthClient(conn),
 		address:                address, composed: address == "",
 	}
