@@ -18,13 +18,23 @@
 // never follows newer content. Equal content makes no revision. Every replica serves what the database says is
 // effective: a wake-up makes it look at once, a poll every second makes it look in any case.
 //
+// # Holds
+//
+// An activation by an operator holds: what the files say meanwhile is recorded as a candidate, by whichever replica reads
+// it, and the newest one becomes effective when the hold is released. The hold is a property of the newest activation in the
+// database and is decided under the lock that publications take, so no publication gets past it, and no restart ends it.
+// An activation is refused where something active in the snapshot is invalid, incomplete or untrusted today, and a server
+// that loses trust is taken out of what is held.
+//
 // # Safety
 //
 // Entries of project files are untrusted unless [Config.TrustProjectMCP] is set, and nothing reads a variable for
 // them. An entry that uses a credential layer, filter or interceptor that is not built is an error and never active.
 // Snapshots hold no literal secret. Literals are sealed under [Deps].Key and handed out by ResolveSecrets: for active
 // entries only, to the role toolproxy only, and never by what [Service.Register] registers. References to the
-// environment stay as written; they are resolved where they are used.
+// environment stay as written; they are resolved where they are used. A sealed literal is deleted once no stored snapshot
+// refers to it and it was neither in force nor handed out for a day longer than [Config].MaxTaskAge: no task that is bound
+// to it is left then.
 //
 // # Failure
 //
