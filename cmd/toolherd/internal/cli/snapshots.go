@@ -68,7 +68,7 @@ func (c *client) listSnapshots(ctx context.Context, limit int) (*registryv1.List
 	for {
 		req := &registryv1.ListSnapshotsRequest{PageSize: page, PageToken: all.GetNextPageToken()}
 		if left := limit - len(all.GetSnapshots()); limit > 0 {
-			req.PageSize = int32(min(page, left)) //nolint:gosec // at most page
+			req.PageSize = int32(min(page, left))
 		}
 		got, err := c.registry.ListSnapshots(ctx, req)
 		if err != nil {
