@@ -36,6 +36,10 @@ type Config struct {
 	// NoTasks says that durable tasks are switched off. An entry with task_toolsets is then in error; one of the operator's
 	// own files that is there when the registry starts keeps it from starting.
 	NoTasks bool
+	// StdioCommandAllowlist are commands that entries written through the API may start, beside npx and uvx.
+	StdioCommandAllowlist []string
+	// EnvRefs are the variables that an entry written through the API may refer to.
+	EnvRefs []string
 	// MaxTaskAge is tasks.max_age, and must not be less than that of taskworker: the secrets of a removed server are kept
 	// for a day longer than this after they were last in force or used. Zero means 720 h.
 	MaxTaskAge time.Duration

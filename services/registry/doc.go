@@ -11,6 +11,14 @@
 // one it shadows. One bad entry is an error of that server alone. The result is content-addressed; if it differs from
 // what this replica published last, it becomes effective under the next revision.
 //
+// # Writes
+//
+// ReplaceConfig, PutServer, DeleteServer and SetServerEnabled change the writable layer: the last explicit file, else the
+// user's. Each reads, merges, validates, writes and publishes under the lock of internal/write, and answers with what is
+// in force then; a candidate with any error changes nothing. What a write touches must pass internal/policy and may refer
+// to [Config.EnvRefs] alone. The entries of other files can be switched: that is noted in the database (internal/mark) and
+// leaves the file as it is.
+//
 // # Replicas
 //
 // Any number of registries may share a Postgres database; they are meant to read the same files. A replica publishes when its own files say something else

@@ -61,16 +61,26 @@ func (s *Service) writableContent() ([]byte, error) {
 	if s.writable.Path == "" {
 		return nil, nil
 	}
-	content, _, err := source.Read(s.writable.Path)
+	content, err := readFile(s.writable.Path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
 	case err != nil:
-		return nil, fault.New(fault.ConfigInvalid, "%s cannot be read: %v", s.writable.Name, err).Because(err)
+		return nil, s.unreadable(err)
 	case content == nil:
 		content = []byte{}
 	}
 	return content, nil
+}
+
+// readFile is how a writer reads its file.
+func readFile(path string) ([]byte, error) {
+	content, _, err := source.Read(path)
+	return content, err
+}
+
+func (s *Service) unreadable(err error) error {
+	return fault.New(fault.ConfigInvalid, "%s cannot be read: %v", s.writable.Name, err).Because(err)
 }
 
 // showConfig returns content with its secrets masked and all else as written. Top-level keys come in a fixed order.
@@ -96,15 +106,8 @@ func (s *Service) showConfig(content []byte) (string, error) {
 		extras = append([]serverconfig.Extra{{Key: "mcpInterceptors", JSON: doc.Interceptors}}, extras...)
 	}
 	for _, extra := range extras {
-		// The rules for unknown keys of an entry are those for unknown keys of a file.
-		key := append(strictjson.AppendString([]byte{','}, extra.Key), ':')
-		b = append(b, key...)
-		masked := serverconfig.Mask(slices.Concat([]byte{'{'}, key[1:], extra.JSON, []byte{'}'}))
-		if value, ok := bytes.CutPrefix(masked, slices.Concat([]byte{'{'}, key[1:])); ok {
-			b = append(b, bytes.TrimSuffix(value, []byte{'}'})...)
-		} else {
-			b = append(b, masked...) // too deep to look into: a mask as a whole
-		}
+		b = append(strictjson.AppendString(append(b, ','), extra.Key), ':')
+		b = append(b, serverconfig.MaskValue(extra.Key, extra.JSON)...)
 	}
 	b = append(b, '}')
 	var out bytes.Buffer

@@ -24,6 +24,7 @@ func FromConfig(c config.Config) (Config, error) {
 		MCPConfig: c.MCPConfig, MCPConfigFrom: c.MCPConfigFrom,
 		WorkDir: dir, ProjectDir: c.Project, Home: home,
 		NoMCP: c.NoMCP, TrustProjectMCP: c.TrustProjectMCP, SkipInterceptors: c.Toolproxy.SkippedInterceptors(),
+		StdioCommandAllowlist: c.Registry.StdioCommandAllowlist, EnvRefs: c.Registry.EnvRefs,
 		NoTasks: !c.Tasks.Enabled, MaxTaskAge: c.Tasks.MaxAge,
 	}, nil
 }

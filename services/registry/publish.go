@@ -30,13 +30,16 @@ type publisher struct {
 	files   *source.Files
 	last    snapshot.ID // what it published last
 	pending bool        // the files changed and that is not published
+	anew    bool        // it is to be published even if it is what this replica published last
+	actor   string      // who publishes
 }
 
 // publishLoop publishes at once and whenever the files say something else. It closes published after the first time.
 func (s *Service) publishLoop(ctx context.Context, published chan<- struct{}) error {
-	p := &publisher{s: s, files: source.New(s.layers, s.log), pending: true}
+	p := &publisher{s: s, files: source.New(s.layers, s.log), pending: true, actor: actor}
 	p.files.Watch()
 	defer p.files.Close()
+	defer s.work.close()
 	wait := backoff.New(backoff.Config{Base: 100 * time.Millisecond, Cap: 5 * time.Second, Jitter: 0.2})
 	failing := false
 	for {
@@ -52,9 +55,10 @@ func (s *Service) publishLoop(ctx context.Context, published chan<- struct{}) er
 				s.log.WarnContext(ctx, "cannot publish the configuration, trying again", "err", err)
 			}
 			failing = true
-			if err := backoff.Sleep(ctx, wait.Next()); err != nil {
+			if err := s.work.sleep(ctx, wait.Next()); err != nil {
 				return err
 			}
+			s.work.run(ctx, p)
 			continue
 		}
 		failing = false
@@ -63,9 +67,10 @@ func (s *Service) publishLoop(ctx context.Context, published chan<- struct{}) er
 			close(published)
 			published = nil
 		}
-		if err := p.files.Wait(ctx); err != nil {
+		if err := p.files.Wait(ctx, s.work.wanted); err != nil {
 			return err
 		}
+		s.work.run(ctx, p)
 	}
 }
 
@@ -96,7 +101,11 @@ func (p *publisher) runOnce(ctx context.Context) error {
 
 // publish makes what the files say effective, or a candidate where an activation holds.
 func (p *publisher) publish(ctx context.Context, base snapshot.Head) error {
-	result := p.s.judge.Decide(p.files.Present())
+	marks, err := p.s.marks.All(ctx)
+	if err != nil {
+		return err
+	}
+	result := p.s.judge.DecideMarked(p.files.Present(), marks)
 	if p.last == "" && len(result.NoTasks) > 0 {
 		return errNoTasks(result)
 	}
@@ -108,7 +117,7 @@ func (p *publisher) publish(ctx context.Context, base snapshot.Head) error {
 	if err := p.withdraw(ctx, base); err != nil {
 		return err
 	}
-	if id == p.last {
+	if id == p.last && !p.anew {
 		p.s.own.Store(own)
 		p.pending = false
 		return nil
@@ -119,7 +128,7 @@ func (p *publisher) publish(ctx context.Context, base snapshot.Head) error {
 	}
 	out, err := p.s.store.Publish(ctx, snapshot.Publication{
 		ID: id, Content: content, ServerCount: len(result.Content.Servers), Secrets: sealed,
-		Base: base.Revision, BaseCandidate: base.Candidate, Actor: actor, Reason: p.whatChanged(ctx, base, own.content),
+		Base: base.Revision, BaseCandidate: base.Candidate, Actor: p.actor, Reason: p.whatChanged(ctx, base, own.content),
 	})
 	if err != nil {
 		return err
@@ -128,7 +137,7 @@ func (p *publisher) publish(ctx context.Context, base snapshot.Head) error {
 	if _, err := p.s.feed.refresh(ctx); err != nil {
 		return err
 	}
-	p.last, p.pending = id, false
+	p.last, p.pending, p.anew = id, false, false
 	switch {
 	case out.New:
 		p.s.log.InfoContext(ctx, "configuration published",

@@ -20,11 +20,16 @@ import (
 	"github.com/toolherd/toolherd/pkg/run"
 	"github.com/toolherd/toolherd/pkg/secret"
 	"github.com/toolherd/toolherd/pkg/wake"
+	"github.com/toolherd/toolherd/services/registry/internal/mark"
+	marklite "github.com/toolherd/toolherd/services/registry/internal/mark/litestore"
+	markpg "github.com/toolherd/toolherd/services/registry/internal/mark/pgstore"
+	"github.com/toolherd/toolherd/services/registry/internal/policy"
 	"github.com/toolherd/toolherd/services/registry/internal/snapshot"
 	"github.com/toolherd/toolherd/services/registry/internal/snapshot/litestore"
 	"github.com/toolherd/toolherd/services/registry/internal/snapshot/pgstore"
 	"github.com/toolherd/toolherd/services/registry/internal/source"
 	"github.com/toolherd/toolherd/services/registry/internal/verdict"
+	"github.com/toolherd/toolherd/services/registry/internal/write"
 )
 
 // Service is a registry. Its RPCs may be called before, while and after it runs; before the first publication they
@@ -39,6 +44,14 @@ type Service struct {
 	layers   []source.Layer
 	writable source.Layer // what the API shows as its own; the zero value if there is none
 	judge    *verdict.Judge
+	marks    mark.Store
+
+	// What API writes need.
+	policy  policy.Policy
+	envRefs []string
+	noTasks bool
+	writer  *write.Writer // of the writable file; nil if there is none
+	work    *work
 
 	// maxTaskAge is how long a task may need the secrets that it was submitted with.
 	maxTaskAge time.Duration
@@ -66,7 +79,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	log := deps.Log.With("service", "registry")
 	store := newStore(deps.DB)
-	return &Service{
+	s := &Service{
 		db:       deps.DB,
 		store:    store,
 		wake:     deps.Wake,
@@ -82,10 +95,27 @@ func New(cfg Config, deps Deps) (*Service, error) {
 			TrustCommand:     cfg.trustCommand(),
 			SkipInterceptors: cfg.SkipInterceptors,
 			NoTasks:          cfg.NoTasks,
+			EnvRefs:          cfg.EnvRefs,
 			Key:              deps.Key,
 		}),
-		feed: newFeed(store, log),
-	}, nil
+		marks:   newMarks(deps.DB),
+		policy:  policy.New(cfg.StdioCommandAllowlist),
+		envRefs: cfg.EnvRefs,
+		noTasks: cfg.NoTasks,
+		work:    newWork(),
+		feed:    newFeed(store, log),
+	}
+	if s.writable.Path != "" {
+		s.writer = write.New(s.writable.Path, readFile, log)
+	}
+	return s, nil
+}
+
+func newMarks(d *db.DB) mark.Store {
+	if d.Engine() == db.Postgres {
+		return markpg.New(d.Pool())
+	}
+	return marklite.New(d)
 }
 
 func newStore(d *db.DB) snapshot.Store {

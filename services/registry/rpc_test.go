@@ -259,7 +259,8 @@ func TestWhatIsNotBuiltSaysSo(t *testing.T) {
 	p := newPlace(t)
 	n := start(t, dbtest.SQLite(t), options{cfg: p.config()})
 	built := []string{"GetConfig", "ListServers", "GetSnapshot", "ListSnapshots", "WatchSnapshots", "ResolveSecrets",
-		"DiffSnapshots", "ActivateSnapshot", "ReleaseActivation"}
+		"DiffSnapshots", "ActivateSnapshot", "ReleaseActivation",
+		"ReplaceConfig", "PutServer", "DeleteServer", "SetServerEnabled", "ValidateConfig"}
 	called := 0
 	for _, client := range []any{n.RegistryServiceClient, n.credential} {
 		v := reflect.ValueOf(client)

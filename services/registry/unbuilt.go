@@ -9,28 +9,6 @@ import (
 	"github.com/toolherd/toolherd/pkg/rpc"
 )
 
-const noWrites = "this version does not write configuration: edit the file that GetConfig names, it is picked up by itself"
-
-func (r *registryServer) ReplaceConfig(context.Context, *registryv1.ReplaceConfigRequest) (*registryv1.ReplaceConfigResponse, error) {
-	return nil, rpc.Unimplemented("ReplaceConfig: " + noWrites)
-}
-
-func (r *registryServer) SetServerEnabled(context.Context, *registryv1.SetServerEnabledRequest) (*registryv1.SetServerEnabledResponse, error) {
-	return nil, rpc.Unimplemented("SetServerEnabled: " + noWrites)
-}
-
-func (r *registryServer) PutServer(context.Context, *registryv1.PutServerRequest) (*registryv1.PutServerResponse, error) {
-	return nil, rpc.Unimplemented("PutServer: " + noWrites)
-}
-
-func (r *registryServer) DeleteServer(context.Context, *registryv1.DeleteServerRequest) (*registryv1.DeleteServerResponse, error) {
-	return nil, rpc.Unimplemented("DeleteServer: " + noWrites)
-}
-
-func (r *registryServer) ValidateConfig(context.Context, *registryv1.ValidateConfigRequest) (*registryv1.ValidateConfigResponse, error) {
-	return nil, rpc.Unimplemented("ValidateConfig: this version has no validation of candidates: ListServers shows the problems of what is in the files")
-}
-
 const noApprovals = "this version keeps no approvals: `--trust-project-mcp` trusts the project's servers for one run"
 
 func (r *registryServer) ListProjects(context.Context, *registryv1.ListProjectsRequest) (*registryv1.ListProjectsResponse, error) {

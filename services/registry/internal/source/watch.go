@@ -30,9 +30,9 @@ func (f *Files) Close() {
 	}
 }
 
-// Wait returns when a check is due: files have changed and then been quiet for a moment, or time has passed.
-// It returns the error of ctx when that ends.
-func (f *Files) Wait(ctx context.Context) error {
+// Wait returns when a check is due: files have changed and then been quiet for a moment, or time has passed, or something
+// can be received from early, which may be nil. It returns the error of ctx when that ends.
+func (f *Files) Wait(ctx context.Context, early <-chan struct{}) error {
 	timer := time.NewTimer(f.due(time.Now()))
 	defer timer.Stop()
 	var first time.Time // of the events seen
@@ -42,6 +42,8 @@ func (f *Files) Wait(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-timer.C:
+			return nil
+		case <-early:
 			return nil
 		case event, ok := <-events.Events:
 			if !ok {

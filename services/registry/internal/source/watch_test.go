@@ -61,7 +61,7 @@ func TestACheckIsDueEveryTwoSecondsAndWhenADebounceEnds(t *testing.T) {
 		waited := func() time.Duration {
 			t.Helper()
 			start := time.Now()
-			if err := f.Wait(t.Context()); err != nil {
+			if err := f.Wait(t.Context(), nil); err != nil {
 				t.Fatal(err)
 			}
 			return time.Since(start)
@@ -87,7 +87,7 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 	defer f.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := f.Wait(ctx); !errors.Is(err, context.Canceled) {
+	if err := f.Wait(ctx, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("Wait returned %v", err)
 	}
 }
@@ -121,7 +121,7 @@ func TestAnEventMakesTheCheckComeSooner(t *testing.T) {
 			f.Check(time.Now())
 			change(t, dir)
 			start := time.Now()
-			if err := f.Wait(t.Context()); err != nil {
+			if err := f.Wait(t.Context(), nil); err != nil {
 				t.Fatal(err)
 			}
 			if d := time.Since(start); d > source.RecheckInterval*3/4 {
@@ -141,7 +141,7 @@ func TestEventsOfOtherFilesDoNotMatter(t *testing.T) {
 	write(t, filepath.Join(dir, "toolherd.db-wal"), "x")
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	if err := f.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+	if err := f.Wait(ctx, nil); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Wait returned %v before its time", err)
 	}
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/toolherd/toolherd/pkg/secret"
 	"github.com/toolherd/toolherd/pkg/serverconfig"
+	"github.com/toolherd/toolherd/services/registry/internal/mark"
 	"github.com/toolherd/toolherd/services/registry/internal/snapshot"
 	"github.com/toolherd/toolherd/services/registry/internal/source"
 )
@@ -31,6 +32,8 @@ type Policy struct {
 	SkipInterceptors []string
 	// NoTasks says that there are no durable tasks: entries with task_toolsets are in error.
 	NoTasks bool
+	// EnvRefs are the variables that an entry written through the API may refer to.
+	EnvRefs []string
 	// Key makes the keyed digests of literal secrets. Without one, an entry that has a literal secret is in error.
 	Key *secret.Key
 }
@@ -70,24 +73,39 @@ func New(p Policy) *Judge { return &Judge{policy: p, good: map[place]json.RawMes
 // candidate is the entry in force of its name.
 type candidate struct {
 	serverconfig.RawServer
-	file *source.File
+	file     *source.File
+	switched bool // against what its file says, or as it says
+	written  bool // through the API
 }
 
-// Decide returns what is in force where the files, lowest first, say what they say.
-func (j *Judge) Decide(files []source.File) Result {
+// marked returns c as it is with what is noted about it.
+func (c candidate) marked(marks mark.Set) candidate {
+	at := mark.Place{Path: c.file.Path, Server: c.Name}
+	c.written = marks.IsWritten(at, c.JSON)
+	if enabled, ok := marks.Enabled(at); ok {
+		c.JSON, c.switched = serverconfig.SetEnabled(c.JSON, enabled)
+	}
+	return c
+}
+
+// Decide returns what is in force where the files, lowest first, say what they say and nothing is noted beside them.
+func (j *Judge) Decide(files []source.File) Result { return j.DecideMarked(files, mark.Set{}) }
+
+// DecideMarked is [Judge.Decide] with what is noted about entries beside their files.
+func (j *Judge) DecideMarked(files []source.File, marks mark.Set) Result {
 	out := Result{Raw: map[string]Raw{}}
 	seen := map[place]bool{}
 	winners := map[string]candidate{}
 	for i := range files {
 		for _, s := range files[i].Document.Servers {
-			winners[s.Name] = candidate{s, &files[i]}
+			winners[s.Name] = candidate{RawServer: s, file: &files[i]}
 			seen[place{files[i].Path, s.Name}] = true
 		}
 	}
 	unresolved := j.interceptors(files, &out.Content)
 	for name, c := range winners {
 		out.Raw[name] = Raw{JSON: c.JSON, Layer: c.file.Layer}
-		entry, literals := j.decide(c, unresolved)
+		entry, literals := j.decide(c.marked(marks), unresolved)
 		out.Content.Servers = append(out.Content.Servers, entry)
 		if entry.State == snapshot.Active {
 			out.Literals = append(out.Literals, literals...)
@@ -141,6 +159,10 @@ func (j *Judge) decide(c candidate, unresolved []string) (snapshot.Entry, []Lite
 		e.JSON = json.RawMessage(`{"type":"` + e.Transport + `"}`)
 	}
 	switch {
+	case !model.Enabled && c.switched:
+		e.State = snapshot.Disabled
+		e.Reason = "switched off through the API, whatever " + e.Source + " says"
+		e.FixCommand = "toolherd servers enable " + c.Name
 	case !model.Enabled:
 		e.State = snapshot.Disabled
 		e.Reason = "disabled in " + e.Source
@@ -152,6 +174,12 @@ func (j *Judge) decide(c candidate, unresolved []string) (snapshot.Entry, []Lite
 	case !valid && !e.Stale:
 		e.State = snapshot.Error
 		e.Reason, e.FixCommand = invalid(e.Problems, e.Source)
+	case c.written && len(serverconfig.CheckVariables(c.Name, c.JSON, j.policy.EnvRefs)) > 0:
+		problems := plain(serverconfig.CheckVariables(c.Name, c.JSON, j.policy.EnvRefs))
+		e.State = snapshot.Error
+		e.Problems = append(e.Problems, problems...)
+		e.Reason, _ = invalid(problems, e.Source)
+		e.FixCommand = problems[0].Hint
 	default:
 		e.State = snapshot.Active
 		if reason, fix := j.unusable(model, len(literals) > 0, unresolved); reason != "" {

@@ -17,7 +17,7 @@
 // mounted on it (EBUSY) is overwritten in place and synced: then a crash in the middle can leave a mix, of which a
 // warning tells once per file. A failure there that is no crash puts the old content back.
 //
-// The package knows nothing of what is in a file.
+// [Compose] makes the content: what a write does not touch stands in it byte for byte.
 package write
 
 import (
