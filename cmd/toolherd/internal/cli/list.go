@@ -18,8 +18,8 @@ func newServers(s Streams) *cobra.Command {
 	var flags clientFlags
 	cmd := &cobra.Command{
 		Use:   "servers",
-		Short: "List the MCP servers and how they fare",
-		Args:  noArgs("no argument"),
+		Short: "List the MCP servers and how they fare, or change one",
+		Args:  noArgs("no argument, or put, delete, enable or disable"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return withClient(cmd, s, flags, func(ctx context.Context, c *client) error {
 				if err := c.settle(ctx); err != nil {
@@ -37,6 +37,7 @@ func newServers(s Streams) *cobra.Command {
 		},
 	}
 	addClientFlags(cmd, &flags)
+	addServerWrites(cmd, s)
 	return cmd
 }
 

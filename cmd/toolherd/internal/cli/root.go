@@ -89,7 +89,7 @@ func newRoot(s Streams) *cobra.Command {
 	root.SetErr(s.Err)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newUp(s), newServers(s), newTools(s), newCall(s), newTasks(s), newNotifications(s), newSnapshots(s), newDoctor(s),
+	root.AddCommand(newUp(s), newServers(s), newConfig(s), newTools(s), newCall(s), newTasks(s), newNotifications(s), newSnapshots(s), newDoctor(s),
 		newMigrate(s), newVersion(s), newToken(s), newSetup(s), newDemo(s), newDemoServer(s))
 	return root
 }
