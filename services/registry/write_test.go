@@ -279,3 +279,29 @@ func TestAWriteIsRefusedBeforeItIsWrittenWhileTheDatabaseIsAway(t *testing.T) {
 		t.Errorf("when it is back: %v, %s", err, n.states(t))
 	}
 }
+
+// While an activation holds, a write is stored and waits.
+func TestAWriteWaitsBehindAHold(t *testing.T) {
+	p := newPlace(t)
+	p.user(`{"a":{"command":"npx"}}`)
+	n := start(t, dbtest.SQLite(t), options{cfg: p.config()})
+	first := n.current(t).GetSnapshotId()
+	if err := n.put(t, "b", `{"command":"npx"}`); err != nil {
+		t.Fatal(err)
+	}
+	held, err := n.ActivateSnapshot(t.Context(), &registryv1.ActivateSnapshotRequest{SnapshotId: first})
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := n.PutServer(t.Context(), &registryv1.PutServerRequest{Name: "c", ServerJson: `{"command":"npx"}`})
+	if err != nil || resp.GetSnapshotId() != first || resp.GetRevision() != held.GetSnapshot().GetRevision() || resp.GetEtag() != n.config(t).GetEtag() {
+		t.Errorf("a write behind a hold: %v, %v", resp, err)
+	}
+	if got := n.states(t); got != "a: ACTIVE" || !strings.Contains(p.read(p.userFile()), `"c"`) {
+		t.Errorf("in force is %s, the file says %s", got, p.read(p.userFile()))
+	}
+	if _, err := n.ReleaseActivation(t.Context(), &registryv1.ReleaseActivationRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	n.becomes(t, "a: ACTIVE, b: ACTIVE, c: ACTIVE")
+}
