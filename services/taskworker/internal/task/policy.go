@@ -12,6 +12,7 @@ const (
 	MaxErrorChars  = 4000             // of a kept error or status message
 
 	maxPayloadBytes   = 64 << 10 // of input_required and of a result's artifact, each
+	maxPayloadDepth   = 1000     // of the same
 	maxResultBytes    = 16 << 20 // of a result that is kept beside its task
 	minPollHint       = 250 * time.Millisecond
 	maxPollGap        = 24 * time.Hour

@@ -31,7 +31,8 @@ type Report struct {
 //
 //   - The status is one of the six.
 //   - A poll hint is above zero. (That it is finite, its type says.)
-//   - Payloads are strict JSON, without NaN or infinity; questions and artifact have at most 64 KiB each.
+//   - Payloads are strict JSON, without NaN or infinity; questions and artifact have at most 64 KiB each, and are nested at
+//     most 1000 deep, so that what embeds them stays JSON for everyone.
 //   - A task that waits for input says for which, as an object.
 //
 // What a snapshot cannot say is dropped: progress that is no finite number, a time to live below zero.
@@ -56,10 +57,10 @@ func NewSnapshot(r Report) (Snapshot, error) {
 	if s.Result, err = payload("result", r.Result, math.MaxInt); err != nil {
 		return Snapshot{}, err
 	}
-	if s.ResultArtifact, err = payload("result_artifact", r.ResultArtifact, maxPayloadBytes); err != nil {
+	if s.ResultArtifact, err = embedded("result_artifact", r.ResultArtifact); err != nil {
 		return Snapshot{}, err
 	}
-	if s.InputRequired, err = payload("input_required", r.InputRequired, maxPayloadBytes); err != nil {
+	if s.InputRequired, err = embedded("input_required", r.InputRequired); err != nil {
 		return Snapshot{}, err
 	}
 	if s.Status == InputRequired && !isObject(s.InputRequired) {
@@ -79,6 +80,36 @@ func payload(name string, raw []byte, limit int) (json.RawMessage, error) {
 		return nil, fmt.Errorf("the remote's %s is not JSON", name)
 	}
 	return bytes.ToValidUTF8(raw, []byte("\uFFFD")), nil
+}
+
+// embedded checks JSON of the field name that events contain. Parsers refuse what is nested too deeply, encoding/json at
+// 10000, and whoever passes an event on wraps it once more.
+func embedded(name string, raw []byte) (json.RawMessage, error) {
+	out, err := payload(name, raw, maxPayloadBytes)
+	if err == nil && depth(out) > maxPayloadDepth {
+		return nil, fmt.Errorf("the remote's %s is nested more than %d deep", name, maxPayloadDepth)
+	}
+	return out, err
+}
+
+// depth returns how deep arrays and objects are nested in valid JSON.
+func depth(raw json.RawMessage) int {
+	deepest, now, text := 0, 0, false
+	for i := 0; i < len(raw); i++ {
+		switch c := raw[i]; {
+		case text && c == '\\':
+			i++
+		case c == '"':
+			text = !text
+		case text:
+		case c == '{' || c == '[':
+			now++
+			deepest = max(deepest, now)
+		case c == '}' || c == ']':
+			now--
+		}
+	}
+	return deepest
 }
 
 func isObject(raw json.RawMessage) bool {

@@ -14,6 +14,9 @@ import (
 // TASK-002 TASK-005
 func TestReportsThatMakeNoSnapshot(t *testing.T) {
 	object := func(n int) []byte { return []byte(`{"a":"` + strings.Repeat("x", n-8) + `"}`) }
+	nested := func(n int) []byte {
+		return []byte(`{"[\"[":` + strings.Repeat("[", n-1) + strings.Repeat("]", n-1) + `}`)
+	}
 	for name, c := range map[string]struct {
 		report Report
 		word   string // of the error
@@ -29,6 +32,9 @@ func TestReportsThatMakeNoSnapshot(t *testing.T) {
 		"input with a text":             {Report{Status: "input_required", InputRequired: []byte(`"which?"`)}, "input_required"},
 		"input that is no JSON":         {Report{Status: "input_required", InputRequired: []byte(`{"a":NaN}`)}, "JSON"},
 		"input that is too large":       {Report{Status: "input_required", InputRequired: object(65537)}, "65536"},
+		"input that is nested too deep": {Report{Status: "input_required", InputRequired: nested(1001)}, "1000 deep"},
+		"input at the parser's limit":   {Report{Status: "input_required", InputRequired: nested(10000)}, "1000 deep"},
+		"an artifact that is":           {Report{Status: "completed", ResultArtifact: nested(1001)}, "1000 deep"},
 		"a result with infinity":        {Report{Status: "completed", Result: []byte(`[Infinity]`)}, "JSON"},
 		"a result with text after it":   {Report{Status: "completed", Result: []byte(`1 2`)}, "JSON"},
 		"an artifact that is no JSON":   {Report{Status: "completed", ResultArtifact: []byte(`{'a':1}`)}, "JSON"},
@@ -42,6 +48,8 @@ func TestReportsThatMakeNoSnapshot(t *testing.T) {
 		"a bare state":         {Status: "submitted"},
 		"the smallest hint":    {Status: "working", PollAfter: new(time.Duration(1))},
 		"input at the limit":   {Status: "input_required", InputRequired: object(65536)},
+		"input of the depth":   {Status: "input_required", InputRequired: nested(1000)},
+		"a result of the next": {Status: "completed", Result: nested(10000)},
 		"an artifact at it":    {Status: "completed", ResultArtifact: object(65536)},
 		"an empty object":      {Status: "input_required", InputRequired: []byte(" {}")},
 		"a result of any size": {Status: "completed", Result: object(17 << 20)},

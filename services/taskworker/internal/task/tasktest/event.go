@@ -144,7 +144,14 @@ func hostileTexts(t *testing.T, b Bench) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	deep, err := task.NewSnapshot(task.Report{
+		Status: "input_required", InputRequired: []byte(`{"q":` + strings.Repeat("[", 999) + strings.Repeat("]", 999) + `}`),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	b.done(t, fails(b.next(t, task.Poll), task.Failure{Reason: "a\x00", Message: "b\x00\xff"}))
+	b.done(t, says(b.next(t, task.Poll), deep))
 	b.done(t, says(b.next(t, task.Poll), s))
 	got := b.get(t, id)
 	if got.StatusMessage != "a\uFFFDb\uFFFD" || got.Error != strings.Repeat("é", 4000) || got.FailureReason != "x\uFFFD" || got.Progress != nil {
@@ -153,7 +160,7 @@ func hostileTexts(t *testing.T, b Bench) {
 	if string(got.Result) != string(nested) || string(got.ResultArtifact) != `{"uri":"\u0000"}` {
 		t.Errorf("payloads came back with %d and %d bytes", len(got.Result), len(got.ResultArtifact))
 	}
-	if e := b.Events(t); len(e) != 1 || !json.Valid(e[0].Body) {
+	if e := b.Events(t); len(e) != 2 || !json.Valid(e[0].Body) || !json.Valid(e[1].Body) {
 		t.Errorf("events: %v", e)
 	}
 }
