@@ -17,6 +17,10 @@ import (
 	"github.com/toolherd/toolherd/services/taskworker/internal/task"
 )
 
+// maxBatchBytes is how many bytes of results make a batch full. A transaction that carries more may outlast its timeout,
+// and on SQLite delays every other writer, the keeper of the leases included.
+const maxBatchBytes = 16 << 20
+
 // settlers is how many batches are written at once: while one waits for the disk, the next is prepared.
 const settlers = 2
 
@@ -54,6 +58,14 @@ type item struct {
 	outcome task.Outcome
 	until   time.Time // when the lease ends
 	release bool      // nothing was done: only the hold counts
+}
+
+// size is what counts towards a full batch.
+func (i *item) size() int {
+	if i.outcome.Snapshot == nil {
+		return 0
+	}
+	return len(i.outcome.Snapshot.Result)
 }
 
 // settler writes outcomes in batches. A task has one outcome at a time, so their order does not matter.
@@ -144,13 +156,18 @@ func (s *settler) take(pending []item, open bool) ([]item, bool) {
 		}
 		pending = append(pending, i)
 	}
-	for len(pending) < maxBatch {
+	bytes := 0
+	for i := range pending {
+		bytes += pending[i].size()
+	}
+	for len(pending) < maxBatch && bytes < maxBatchBytes {
 		select {
 		case i, ok := <-s.items:
 			if !ok {
 				return pending, false
 			}
 			pending = append(pending, i)
+			bytes += i.size()
 		default:
 			return pending, true
 		}
