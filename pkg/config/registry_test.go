@@ -9,6 +9,7 @@ import (
 	"github.com/toolherd/toolherd/pkg/fault"
 )
 
+// POL-004
 func TestWhatAPIWritesMayNameComesFromFileAndVariables(t *testing.T) {
 	path := write(t, "registry: {stdio_command_allowlist: [python], env_refs: [ONE, TWO]}\n")
 	cfg, err := load(t, []string{"DEER_FLOW_MCP_STDIO_COMMAND_ALLOWLIST= deno, ,node"}, "--config", path)

@@ -66,7 +66,7 @@ func (l launcher) flag(args strictjson.Value) (int, string) {
 	var before token // an option whose value may come, or nothing
 	for i, element := range args.Elements() {
 		t, ok := option(element)
-		if before.flag != "" && !(ok && l.mayBeOption(before)) {
+		if before.flag != "" && (!ok || !l.mayBeOption(before)) {
 			before = token{}
 			continue
 		}

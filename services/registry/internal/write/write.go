@@ -148,9 +148,9 @@ func resolve(path string) (string, error) {
 			return "", err
 		}
 		path = filepath.Join(dir, filepath.Base(path))
-		next, err := os.Readlink(path)
-		if err != nil {
-			return path, nil // no link, or nothing there; what is wrong with it shows when it is read
+		next := link(path)
+		if next == "" {
+			return path, nil
 		}
 		if !filepath.IsAbs(next) {
 			next = filepath.Join(dir, next)
@@ -158,6 +158,15 @@ func resolve(path string) (string, error) {
 		path = next
 	}
 	return "", fmt.Errorf("%s: more than %d links", path, maxHops)
+}
+
+// link returns what the link at path says, or "" if it is none or not there: what is wrong with it shows when it is read.
+func link(path string) string {
+	next, err := os.Readlink(path)
+	if err != nil {
+		return ""
+	}
+	return next
 }
 
 // existing resolves the links of a directory as far as it exists.

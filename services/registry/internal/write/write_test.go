@@ -18,17 +18,22 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Of the process that TestMain becomes: the file to count in, and how often.
-const (
-	countIn = "WRITE_TEST_COUNT_IN"
-	counts  = "WRITE_TEST_COUNTS"
-)
+// counts is how often the process that TestMain becomes counts in the file "count" of its working directory.
+const counts = "WRITE_TEST_COUNTS"
+
+// counter returns a process that counts in path, whose name is count.
+func counter(path string, times int) *exec.Cmd {
+	cmd := exec.Command(os.Args[0])
+	cmd.Dir = filepath.Dir(path)
+	cmd.Env = append(os.Environ(), counts+"="+strconv.Itoa(times))
+	return cmd
+}
 
 func TestMain(m *testing.M) {
-	if path := os.Getenv(countIn); path != "" {
-		n, err := strconv.Atoi(os.Getenv(counts))
+	if times := os.Getenv(counts); times != "" {
+		n, err := strconv.Atoi(times)
 		if err == nil {
-			err = count(context.Background(), New(path, os.ReadFile, slog.New(slog.DiscardHandler)), n)
+			err = count(context.Background(), New("count", os.ReadFile, slog.New(slog.DiscardHandler)), n)
 		}
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -198,13 +203,11 @@ func TestLinksStayAndDirectoriesAreMade(t *testing.T) {
 // API-019
 func TestConcurrentWritersAndProcessesLoseNoUpdate(t *testing.T) {
 	const writers, processes, times = 3, 3, 20
-	path := filepath.Join(t.TempDir(), "sub", "count")
+	path := filepath.Join(t.TempDir(), "count")
 	var g sync.WaitGroup
 	for range processes {
 		g.Go(func() {
-			cmd := exec.Command(os.Args[0])
-			cmd.Env = append(os.Environ(), countIn+"="+path, counts+"="+strconv.Itoa(times))
-			if out, err := cmd.CombinedOutput(); err != nil {
+			if out, err := counter(path, times).CombinedOutput(); err != nil {
 				t.Errorf("a process: %v\n%s", err, out)
 			}
 		})
@@ -230,8 +233,7 @@ func TestConcurrentWritersAndProcessesLoseNoUpdate(t *testing.T) {
 func TestAKilledWriterLeavesOldOrNew(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "count")
 	for round := range 5 {
-		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), countIn+"="+path, counts+"=100000")
+		cmd := counter(path, 100_000)
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -252,8 +254,8 @@ func TestAKilledWriterLeavesOldOrNew(t *testing.T) {
 			}
 			seen++
 		}
-		cmd.Process.Kill() //nolint:errcheck // Wait tells
-		cmd.Wait()         //nolint:errcheck // it was killed
+		cmd.Process.Kill()
+		cmd.Wait()
 		number, _, _ := strings.Cut(content(t, path), "\n")
 		if i, _ := strconv.Atoi(number); content(t, path) != numbered(i) {
 			t.Fatalf("round %d: a torn file after the kill", round)
