@@ -298,6 +298,16 @@ func TestACommitWhoseAnswerIsLostIsStillOneTask(t *testing.T) {
 	})
 }
 
+// A message beyond the limit of peers never gets a verdict.
+func TestAHandleBeyondAllBoundsIsRefusedAtOnce(t *testing.T) {
+	s := &intaketest.Server{}
+	r := reserve(t, client(s, nil))
+	_, err := r.Commit(t.Context(), &taskv1.CommitTaskRequest{RemoteTaskId: "x", Handle: make([]byte, 2<<20)}, nil)
+	if !fault.Is(err, fault.InvalidArguments) || s.Tries("commit") != 0 {
+		t.Errorf("commit: %v, after %d attempts", err, s.Tries("commit"))
+	}
+}
+
 func TestACommitEndsWithItsContextAndItsPatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &intaketest.Server{Before: func(_ context.Context, step string, _ int) error {

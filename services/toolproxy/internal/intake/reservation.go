@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/toolherd/toolherd/pkg/backoff"
 	"github.com/toolherd/toolherd/pkg/fault"
 	taskv1 "github.com/toolherd/toolherd/proto/gen/toolherd/task/v1"
@@ -24,6 +26,9 @@ const (
 	// patience is how long a commit without a verdict is repeated when the reservation has surely expired: what the remote
 	// has started should then be stopped.
 	patience = 10 * time.Minute
+	// maxCommit is how large a commit may be, in bytes. What a server gave that is larger is stored nowhere, and beyond the
+	// limit of a message it would not even be refused.
+	maxCommit = 1 << 20
 	// maxWhy bounds the text of an abandoned reservation, in bytes, which is not above the limit in characters.
 	maxWhy = 4000
 )
@@ -141,6 +146,9 @@ func (r *Reservation) extend(ctx context.Context, within time.Duration) error {
 // says that there was none until ctx or patience ended.
 func (r *Reservation) Commit(ctx context.Context, q *taskv1.CommitTaskRequest, late func(error)) (*taskv1.Task, error) {
 	q.TaskId, q.Fence = r.taskID, r.fence
+	if n := proto.Size(q); n > maxCommit {
+		return nil, fault.New(fault.InvalidArguments, "the handle of the task has %d bytes, of %d at most", n, maxCommit)
+	}
 	until := r.Until()
 	pause := backoff.New(backoff.Config{Base: 50 * time.Millisecond, Cap: 10 * time.Second, Factor: 2, Jitter: 0.2})
 	for {
