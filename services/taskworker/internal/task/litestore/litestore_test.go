@@ -12,6 +12,7 @@ import (
 	"github.com/toolherd/toolherd/services/taskworker/internal/task/tasktest"
 )
 
+// TASK-001 TASK-032
 func TestConformance(t *testing.T) { tasktest.Run(t, open) }
 
 func TestInterleavings(t *testing.T) { tasktest.Interleave(t, open(t, tasktest.Policy())) }
