@@ -3,6 +3,7 @@
 package message
 
 import (
+	"cmp"
 	"time"
 	"unicode/utf8"
 
@@ -115,6 +116,9 @@ func Snapshot(m *toolproxyv1.RemoteTaskSnapshot) (*task.Snapshot, error) {
 		Status: string(status), StatusMessage: m.GetStatusMessage(),
 		Result: []byte(m.GetResultJson()), IsError: m.GetIsError(), FailureReason: m.GetFailureReason(), Error: m.GetError(),
 		InputRequired: []byte(m.GetInputRequiredJson()), ResultArtifact: []byte(m.GetResultArtifactJson()),
+	}
+	if m.GetResultTruncated() {
+		r.Beginning = cmp.Or(m.GetResultPreview(), "…")
 	}
 	if p := m.GetProgress(); p != nil {
 		r.Progress = &task.Progress{Current: p.GetCurrent(), Total: p.Total}

@@ -48,6 +48,18 @@ func TestASnapshotKeepsWhatTheRemoteSaid(t *testing.T) {
 	}
 }
 
+// Of a result that was too large to be passed on there is the beginning, whatever that is.
+func TestAResultThatIsNotPassedOnIsTruncated(t *testing.T) {
+	for preview, want := range map[string]string{"abc": "abc", "": "…"} {
+		got, err := message.Snapshot(&toolproxyv1.RemoteTaskSnapshot{
+			Status: corev1.TaskStatus_TASK_STATUS_COMPLETED, ResultTruncated: true, ResultPreview: preview,
+		})
+		if err != nil || got.Result != nil || got.Beginning != want {
+			t.Errorf("preview %q: %+v, %v", preview, got, err)
+		}
+	}
+}
+
 // An error shown by an API has at most 500 characters, whatever is stored.
 func TestAnErrorIsShownInPart(t *testing.T) {
 	stored := &task.Task{Error: strings.Repeat("ü", 4000)}

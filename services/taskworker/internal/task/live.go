@@ -163,7 +163,7 @@ func (p Policy) take(l *Live, s Snapshot, now time.Time) json.RawMessage {
 		return nil
 	}
 	l.end(now)
-	at := p.place(s.Result)
+	at := p.place(s)
 	l.IsError, l.Error, l.ResultArtifact = s.IsError, s.Error, s.ResultArtifact
 	if status == Failed {
 		l.FailureReason = s.FailureReason

@@ -20,6 +20,7 @@ type Report struct {
 	IsError        bool
 	FailureReason  string
 	Error          string
+	Beginning      string         // of a result that is too large to be passed on; empty: there is none such
 	InputRequired  []byte         // empty: none
 	ResultArtifact []byte         // empty: none
 	PollAfter      *time.Duration // nil: no hint
@@ -56,6 +57,9 @@ func NewSnapshot(r Report) (Snapshot, error) {
 	var err error
 	if s.Result, err = payload("result", r.Result, math.MaxInt); err != nil {
 		return Snapshot{}, err
+	}
+	if s.Result == nil {
+		s.Beginning = r.Beginning
 	}
 	if s.ResultArtifact, err = embedded("result_artifact", r.ResultArtifact); err != nil {
 		return Snapshot{}, err
@@ -135,9 +139,13 @@ type placed struct {
 	truncated bool // kept in the preview alone
 }
 
-// place finds the place for a result, which is kept whole or not at all.
-func (p Policy) place(result json.RawMessage) placed {
-	if len(result) == 0 {
+// place finds the place for the result of a snapshot, which is kept whole or not at all.
+func (p Policy) place(s Snapshot) placed {
+	result := s.Result
+	switch {
+	case s.Beginning != "":
+		return placed{preview: clip(s.Beginning, p.ResultPreviewMaxChars), truncated: true}
+	case len(result) == 0:
 		return placed{}
 	}
 	out := placed{preview: preview(result, p.ResultPreviewMaxChars)}

@@ -111,6 +111,7 @@ type Snapshot struct {
 	StatusMessage  string
 	Progress       *Progress
 	Result         json.RawMessage
+	Beginning      string // of a result that is too large to be passed on; then there is no Result
 	IsError        bool
 	FailureReason  string
 	Error          string

@@ -125,14 +125,15 @@ func (d *Ordinary) ask(ctx context.Context, conn Conn, t Task, tool string) (Sna
 	if err != nil {
 		return Snapshot{}, about(tool, err)
 	}
-	a, err := readAnswer(structured)
+	show := func(text string) string { return d.o.Redact(hide(text, h.TaskID)) }
+	a, err := readAnswer(structured, show)
 	if err != nil {
 		return Snapshot{}, about(tool, err)
 	}
 	if a.taskID != h.TaskID {
 		return Snapshot{}, about(tool, broken("it speaks of another task than the one it was asked about"))
 	}
-	fields := a.fields(func(text string) string { return d.o.Redact(hide(text, h.TaskID)) })
+	fields := a.fields(show)
 	if a.hint != nil && fields.PollAfter == nil {
 		d.o.BadHint(ctx, tool)
 	}
@@ -164,8 +165,8 @@ type answer struct {
 	hint, progress, message              json.RawMessage
 }
 
-// readAnswer checks structuredContent against the schema of a status answer.
-func readAnswer(raw json.RawMessage) (answer, error) {
+// readAnswer checks structuredContent against the schema of a status answer. Texts in its errors are passed through show.
+func readAnswer(raw json.RawMessage, show func(string) string) (answer, error) {
 	var a answer
 	for _, text := range []struct {
 		name string
@@ -196,7 +197,7 @@ func readAnswer(raw json.RawMessage) (answer, error) {
 		a.status = string(Working)
 	case string(InputRequired), string(Completed), string(Failed), string(Cancelled):
 	default:
-		return answer{}, broken("its status is %q, which is none of running, input_required, completed, failed and cancelled", shorten(clean(a.status), 40))
+		return answer{}, broken("its status is %q, which is none of running, input_required, completed, failed and cancelled", shorten(clean(show(a.status)), 40))
 	}
 	return a, nil
 }

@@ -64,6 +64,8 @@ const (
 
 	maxObjectBytes = 64 << 10 // of questions, and of a reference to a result
 	maxTextChars   = 4000     // of an error or a message about the status
+	maxResultBytes = 16 << 20 // of a result that is passed on; the limit of a message between peers is above
+	previewBytes   = 64 << 10 // of a larger one's beginning
 )
 
 // Progress is how far a task is, in units of the remote's own.
@@ -93,7 +95,7 @@ type Fields struct {
 //   - its status is one of the six;
 //   - its poll hint is 0 or within [MinPoll] and [MaxPoll], and 0 in a final state;
 //   - with InputRequired, and only then, it has questions, a JSON object of at most 64 KiB;
-//   - its result is valid JSON, its reference to a result {uri, mime_type}, both texts that are not empty;
+//   - its result is valid JSON of at most 16 MiB, of a larger one there is the beginning; its reference to a result {uri, mime_type}, both texts that are not empty;
 //   - its texts have no control characters and at most 4000 characters.
 //
 // Only [NewSnapshot] makes one; the zero Snapshot is none.
@@ -151,9 +153,26 @@ func (f *Fields) finish(p *toolproxyv1.RemoteTaskSnapshot, status Status) (err e
 			return broken("its result is not JSON")
 		}
 		p.ResultJson = strings.ToValidUTF8(string(bytes.TrimSpace(f.Result)), "\uFFFD")
+		if len(p.ResultJson) > maxResultBytes {
+			p.ResultPreview, p.ResultTruncated = beginning(p.ResultJson), true
+			p.ResultJson = ""
+		}
 	}
 	p.ResultArtifactJson, err = artifact(f.ResultArtifact)
 	return err
+}
+
+// beginning returns the first bytes of a result, as a person reads it.
+func beginning(result string) string {
+	text, ok := jsonrpc.String(json.RawMessage(result))
+	if !ok {
+		var compact bytes.Buffer
+		text = result
+		if json.Compact(&compact, []byte(result)) == nil {
+			text = compact.String()
+		}
+	}
+	return strings.ToValidUTF8(strings.Clone(text[:min(len(text), previewBytes-len("\uFFFD"))]), "\uFFFD") // ends in a whole character
 }
 
 // proto returns p on the wire, as far as it has finite numbers.

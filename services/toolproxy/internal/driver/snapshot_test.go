@@ -54,6 +54,32 @@ func TestSnapshotsThatMakeNoSenseCannotBeMade(t *testing.T) {
 	}
 }
 
+// The limit of a message between peers is 20 MiB: what is larger would be asked for again and again. Bytes that are no UTF-8
+// triple in size.
+func TestAResultThatIsTooLargeIsNotPassedOn(t *testing.T) {
+	for name, c := range map[string]struct{ result, beginning string }{
+		"an object": {`{ "a": "` + strings.Repeat("x", 16<<20) + `"}`, `{"a":"xx`},
+		"a text":    {`"` + strings.Repeat("é", 8<<20) + `"`, "éé"},
+		"not UTF-8": {`"` + strings.Repeat("\xffa", 6<<20) + `"`, "\uFFFDa\uFFFDa"},
+	} {
+		s, err := driver.NewSnapshot(driver.Fields{Status: "completed", Result: json.RawMessage(c.result)})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		p := s.Proto()
+		if p.GetResultJson() != "" || !p.GetResultTruncated() || !strings.HasPrefix(p.GetResultPreview(), c.beginning) || len(p.GetResultPreview()) > 64<<10 {
+			t.Errorf("%s: %d bytes, truncated %v, begins with %.20q of %d bytes",
+				name, len(p.GetResultJson()), p.GetResultTruncated(), p.GetResultPreview(), len(p.GetResultPreview()))
+		}
+	}
+	whole := `"` + strings.Repeat("x", 16<<20-2) + `"`
+	s, err := driver.NewSnapshot(driver.Fields{Status: "completed", Result: json.RawMessage(whole)})
+	if err != nil || s.Proto().GetResultJson() != whole || s.Proto().GetResultTruncated() {
+		t.Errorf("a result at the limit: %v, truncated %v", err, s.Proto().GetResultTruncated())
+	}
+}
+
 func TestSnapshotsHaveWhatTheirStateCanHave(t *testing.T) {
 	all := func(status string) driver.Fields {
 		seconds := 1.5

@@ -130,6 +130,10 @@ type RemoteTaskSnapshot struct {
 	ResultArtifactJson string `protobuf:"bytes,10,opt,name=result_artifact_json,json=resultArtifactJson,proto3" json:"result_artifact_json,omitempty"`
 	// FAILED: a stable word, such as `remote_lost` for a task that the remote no longer knows; empty if there is none.
 	FailureReason string `protobuf:"bytes,11,opt,name=failure_reason,json=failureReason,proto3" json:"failure_reason,omitempty"`
+	// Final states: the result is larger than the 16 MiB that are kept, and not in here.
+	ResultTruncated bool `protobuf:"varint,12,opt,name=result_truncated,json=resultTruncated,proto3" json:"result_truncated,omitempty"`
+	// With `result_truncated`: the beginning of the result, at most 64 KiB; the text itself of a JSON string.
+	ResultPreview string `protobuf:"bytes,13,opt,name=result_preview,json=resultPreview,proto3" json:"result_preview,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -237,6 +241,20 @@ func (x *RemoteTaskSnapshot) GetResultArtifactJson() string {
 func (x *RemoteTaskSnapshot) GetFailureReason() string {
 	if x != nil {
 		return x.FailureReason
+	}
+	return ""
+}
+
+func (x *RemoteTaskSnapshot) GetResultTruncated() bool {
+	if x != nil {
+		return x.ResultTruncated
+	}
+	return false
+}
+
+func (x *RemoteTaskSnapshot) GetResultPreview() string {
+	if x != nil {
+		return x.ResultPreview
 	}
 	return ""
 }
@@ -600,7 +618,7 @@ const file_toolherd_toolproxy_v1_background_tool_service_proto_rawDesc = "" +
 	"\abinding\x18\x02 \x01(\fR\abinding\x12-\n" +
 	"\x05scope\x18\x03 \x01(\v2\x17.toolherd.core.v1.ScopeR\x05scope\x12\x17\n" +
 	"\atask_id\x18\x04 \x01(\tR\x06taskId\x12 \n" +
-	"\vtraceparent\x18\x05 \x01(\tR\vtraceparent\"\xf4\x03\n" +
+	"\vtraceparent\x18\x05 \x01(\tR\vtraceparent\"\xc6\x04\n" +
 	"\x12RemoteTaskSnapshot\x124\n" +
 	"\x06status\x18\x01 \x01(\x0e2\x1c.toolherd.core.v1.TaskStatusR\x06status\x12%\n" +
 	"\x0estatus_message\x18\x02 \x01(\tR\rstatusMessage\x12?\n" +
@@ -615,7 +633,9 @@ const file_toolherd_toolproxy_v1_background_tool_service_proto_rawDesc = "" +
 	"\x03ttl\x18\t \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x120\n" +
 	"\x14result_artifact_json\x18\n" +
 	" \x01(\tR\x12resultArtifactJson\x12%\n" +
-	"\x0efailure_reason\x18\v \x01(\tR\rfailureReason\"M\n" +
+	"\x0efailure_reason\x18\v \x01(\tR\rfailureReason\x12)\n" +
+	"\x10result_truncated\x18\f \x01(\bR\x0fresultTruncated\x12%\n" +
+	"\x0eresult_preview\x18\r \x01(\tR\rresultPreview\"M\n" +
 	"\fTaskProgress\x12\x18\n" +
 	"\acurrent\x18\x01 \x01(\x01R\acurrent\x12\x19\n" +
 	"\x05total\x18\x02 \x01(\x01H\x00R\x05total\x88\x01\x01B\b\n" +

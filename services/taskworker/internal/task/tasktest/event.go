@@ -127,6 +127,12 @@ func results(t *testing.T, b Bench) {
 			t.Errorf("the preview of a result of %d bytes is %.80q (%d bytes)", len(c.result), got.ResultPreview, len(got.ResultPreview))
 		}
 	}
+	large := b.submit(t, 8).ID
+	b.done(t, says(b.next(t, task.Poll), task.Snapshot{Status: task.Completed, Beginning: strings.Repeat("é\x00", 2000)}))
+	got, err := b.Get(t.Context(), large)
+	if err != nil || !got.ResultTruncated || got.ResultStored || got.ResultPreview != strings.Repeat("é\uFFFD", 1000) {
+		t.Errorf("a result of which only the beginning came: %+v, %v", got, err)
+	}
 	id := b.submit(t, 7).ID
 	if r, err := b.Result(t.Context(), id); err != nil || r != nil {
 		t.Errorf("a task that runs has the result %q, %v", r, err)
