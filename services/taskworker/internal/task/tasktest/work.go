@@ -252,7 +252,7 @@ func versions(t *testing.T, b Bench) {
 	step("questions", true, task.Snapshot{Status: task.InputRequired, InputRequired: json.RawMessage(`{"q":1}`)})
 	step("the same questions", false, task.Snapshot{Status: task.InputRequired, InputRequired: json.RawMessage(`{"q":1}`)})
 	step("the end", true, completed(`1`))
-	got, err := b.Versions(t.Context(), []string{id, "mcp-task-" + strings.Repeat("0", 32)})
+	got, err := b.Versions(t.Context(), []string{id, "mcp-task-" + strings.Repeat("0", 32), "a\x00b"})
 	if diff := cmp.Diff(map[string]int64{id: version}, got); diff != "" || err != nil {
 		t.Errorf("versions (-want +got): %s, %v", diff, err)
 	}
