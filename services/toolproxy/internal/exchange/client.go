@@ -11,6 +11,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -241,8 +242,17 @@ func (c *Client) Lost(what string, cause error) error {
 	if f, ok := errors.AsType[*fault.Error](cause); ok && f.Reason() != "" {
 		return cause
 	}
-	return fault.New(fault.SessionClosed, "the connection to server %q was lost before %s was answered, so its outcome is unknown: %v",
-		c.server, what, cause).Because(cause)
+	return fault.New(fault.SessionClosed, "the connection to server %q was lost before %s was answered, so its outcome is unknown: %s",
+		c.server, what, withoutAddresses(cause)).Because(cause)
+}
+
+// withoutAddresses returns the text of err without the addresses that the net package puts into it: it is kept with tasks
+// and shown to agents.
+func withoutAddresses(err error) string {
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Err != nil {
+		return op.Op + ": " + op.Err.Error()
+	}
+	return err.Error()
 }
 
 // BrokeProtocol returns the error of a message whose answer is not what the protocol allows.

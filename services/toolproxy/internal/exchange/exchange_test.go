@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -122,5 +123,31 @@ func TestAnUnknownCertificateIsAConfigurationErrorBeforeAnythingIsSent(t *testin
 	_, err = c.Do(t.Context(), &exchange.Request{Method: http.MethodPost, What: "x", Body: []byte("{}")})
 	if !fault.Is(err, fault.ServerError) || !exchange.NotRun(err) || !strings.Contains(err.Error(), "certificate") || reached {
 		t.Errorf("%v", err)
+	}
+}
+
+// A lost connection is told to agents and kept with tasks, neither of which may hold the server's address.
+func TestALostConnectionIsToldWithoutAddresses(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if err := conn.(*net.TCPConn).SetLinger(0); err != nil { // a reset
+			t.Error(err)
+		}
+		conn.Close()
+	}))
+	defer srv.Close()
+	tr := safehttp.NewTransport(safehttp.Options{AllowPrivate: safehttp.AnyHost})
+	defer tr.CloseIdleConnections()
+	c, err := exchange.New(exchange.Options{Server: "far", URL: srv.URL, Transport: tr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.Do(t.Context(), &exchange.Request{Method: http.MethodPost, What: "tools/call", Body: []byte("{}")})
+	if !fault.Is(err, fault.SessionClosed) || strings.Contains(err.Error(), "127.0.0.1") || !strings.Contains(err.Error(), "reset") {
+		t.Errorf("the error is %v", err)
 	}
 }
