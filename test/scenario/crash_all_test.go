@@ -120,8 +120,7 @@ func TestCrashOfEverything(t *testing.T) {
 	for _, topology := range Topologies() {
 		t.Run(string(topology), func(t *testing.T) {
 			t.Parallel()
-			var s *Stage
-			s = NewStage(t, topology, StageOptions{Options: Options{Idle: true, Workers: 2, Notifiers: 2}, Setup: func(stage *Stage) {
+			s := NewStage(t, topology, StageOptions{Options: Options{Idle: true, Workers: 2, Notifiers: 2}, Setup: func(stage *Stage) {
 				stage.Write(t, map[string]any{"jobs": stage.entry(), "local": local(t, stage)})
 			}})
 			s.LaunchAll(t)

@@ -104,10 +104,11 @@ func (r *relay) handle(server grpc.ServerStream, backend *grpc.ClientConn) error
 	fate := r.next(method)
 	switch fate {
 	case refused:
-		return status.Error(codes.Unavailable, "the relay refuses the call")
+		return status.New(codes.Unavailable, "the relay refuses the call").Err()
 	case hangs:
 		<-server.Context().Done()
 		return server.Context().Err()
+	case passes, lost: // both reach the far side
 	}
 	incoming, _ := metadata.FromIncomingContext(server.Context())
 	ctx, cancel := context.WithCancel(metadata.NewOutgoingContext(server.Context(), incoming))
@@ -133,7 +134,7 @@ func (r *relay) handle(server grpc.ServerStream, backend *grpc.ClientConn) error
 		err := client.RecvMsg(&message)
 		switch {
 		case fate == lost:
-			return status.Error(codes.Unavailable, "the relay lost the answer")
+			return status.New(codes.Unavailable, "the relay lost the answer").Err()
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
