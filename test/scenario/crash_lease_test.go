@@ -160,9 +160,16 @@ func TestAWorkerThatEndsLeavesItsTasksToOthers(t *testing.T) {
 	before := time.Now()
 	first.Signal(t, syscall.SIGTERM)
 	Eventually(t, "the worker is not ready", func() bool {
-		status, _ := s.httpGet(t, taskworker, "/readyz")
-		return status == http.StatusServiceUnavailable
+		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
+		resp, err := client.Get("http://" + s.http[taskworker] + "/readyz")
+		if err != nil {
+			return true // it listens no more
+		}
+		return resp.Body.Close() == nil && resp.StatusCode == http.StatusServiceUnavailable
 	})
+	if first.Exited() {
+		t.Error("the worker did not wait for its calls")
+	}
 	open()
 	code := first.Wait(t)
 	if took := time.Since(before); code != 0 || took > 12*time.Second {
