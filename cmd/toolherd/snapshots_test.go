@@ -1,6 +1,7 @@
 package main
 
 import (
+	"maps"
 	"regexp"
 	"strings"
 	"testing"
@@ -11,9 +12,7 @@ func TestSnapshotsAreListedComparedActivatedAndReleased(t *testing.T) {
 	p := newPlace(t)
 	entry := func(more map[string]any) map[string]any {
 		out := map[string]any{"command": "true", "enabled": false} // what it does is of no interest here
-		for k, v := range more {
-			out[k] = v
-		}
+		maps.Copy(out, more)
 		return out
 	}
 	p.servers(map[string]any{"a": entry(map[string]any{"env": map[string]any{"K": "first-literal"}})})
