@@ -162,7 +162,14 @@ func (s *Service) Run(ctx context.Context) error {
 					return run.All(ctx, run.Task{Name: "intake", Run: s.intake.Run}, run.Task{Name: "caller", Run: s.caller.Run})
 				}},
 				run.Task{Name: "pool", Run: func(context.Context) error { return s.pool.Run(working) }},
-				run.Task{Name: "discovery", Run: func(context.Context) error { return s.discovery.Run(working) }},
+				run.Task{Name: "discovery", Run: func(context.Context) error {
+					select {
+					case <-s.pool.Running():
+						return s.discovery.Run(working)
+					case <-working.Done():
+						return nil
+					}
+				}},
 			)
 		}},
 	)

@@ -33,3 +33,16 @@ func TestSessionsOfOneScopeAreListedInOneOrder(t *testing.T) {
 		}
 	})
 }
+
+func TestRunningMeansThatGetWorks(t *testing.T) {
+	p := pool.New(pool.Options{})
+	select {
+	case <-p.Running():
+		t.Fatal("it runs before Run")
+	default:
+	}
+	with(t, pool.Options{}, &wiretest.Server{}, func(t *testing.T, f *fixture) {
+		<-f.Running()
+		f.get(t, request(target("1"), "u", "t")).Release()
+	})
+}

@@ -62,6 +62,8 @@ func Retired(err error) bool { return errors.Is(err, errStale) }
 type Pool struct {
 	o Options
 
+	running chan struct{} // closed when Run has begun
+
 	mu      sync.Mutex
 	group   *run.Group // nil outside of Run
 	entries map[upstream.Key]*entry
@@ -72,16 +74,20 @@ type Pool struct {
 
 // New returns an empty pool. It starts nothing.
 func New(o Options) *Pool {
-	return &Pool{o: o, entries: map[upstream.Key]*entry{}, leaving: map[*entry]struct{}{}, holds: map[string]hold{}}
+	return &Pool{o: o, running: make(chan struct{}), entries: map[upstream.Key]*entry{}, leaving: map[*entry]struct{}{}, holds: map[string]hold{}}
 }
 
-// Run serves until ctx ends, then ends every session and waits for all of them.
+// Running is closed when Get works for the first time. Who asks for sessions of its own accord waits for it.
+func (p *Pool) Running() <-chan struct{} { return p.running }
+
+// Run serves until ctx ends, then ends every session and waits for all of them. It is called once.
 func (p *Pool) Run(ctx context.Context) error {
 	// Sessions end through their entry and not through a context: a polite end takes time.
 	group := run.NewGroup(context.WithoutCancel(ctx), p.o.Log)
 	p.mu.Lock()
 	p.group = group
 	p.mu.Unlock()
+	close(p.running)
 
 	p.sweep(ctx)
 
