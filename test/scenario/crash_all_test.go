@@ -144,7 +144,7 @@ func TestCrashOfEverything(t *testing.T) {
 				s.KillAll(t)
 				torn()
 				EventuallyWithin(t, 10*time.Second, "no process is left", func() bool { return len(s.Processes()) == 0 })
-				if len(servers) == 0 {
+				if round == 0 && len(servers) == 0 {
 					t.Error("no server over stdio ran: the test proves less than it says")
 				}
 				s.LaunchAll(t)

@@ -120,6 +120,8 @@ func (s *Stage) Follow(t testing.TB, sink string, scope *corev1.Scope) *Follower
 
 // follow reads until the stream ends.
 func (f *Follower) follow(ctx context.Context, t testing.TB, client notifierv1.NotifierServiceClient, request *notifierv1.WatchEventsRequest) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // or the stream would go on without a reader, and hold what it gets
 	stream, err := client.WatchEvents(ctx, request, grpc.WaitForReady(true))
 	if err != nil {
 		return
