@@ -91,7 +91,7 @@ type StreamRequest struct {
 	Group    string
 	Consumer string      // who asks; an event goes to one consumer of a group at a time
 	Scope    authn.Scope // zero parts choose all
-	After    int64       // the highest sequence number seen; 0 starts with what is not acknowledged
+	After    int64       // the highest sequence number seen: of what was given up, the rest waits out its lease
 	Limit    int
 	Lease    time.Duration // after which another consumer may get it
 }

@@ -61,7 +61,7 @@ const (
     select notification_id, event_sequence
       from notification_offer
      where sink = ?1 and group_name = ?2 and ?3 in ('', user_id) and ?4 in ('', thread_id)
-       and (lease_expire_time <= ?5 or coalesce(lease_owner, '') = '' and event_sequence > ?6)
+       and (lease_expire_time <= ?5 or lease_owner is null or lease_owner = '' and event_sequence > ?6)
      order by event_sequence
      limit ?7`
 
@@ -69,7 +69,7 @@ const (
     select notification_id, event_sequence
       from notification_offer
      where sink = ?1 and group_name = ?2 and user_id = ?3 and thread_id = ?4
-       and (lease_expire_time <= ?5 or coalesce(lease_owner, '') = '' and event_sequence > ?6)
+       and (lease_expire_time <= ?5 or lease_owner is null or lease_owner = '' and event_sequence > ?6)
      order by event_sequence
      limit ?7`
 

@@ -23,8 +23,9 @@ const (
      where o.notification_id = next.notification_id and o.group_name = $2
  returning` + columns
 
+	// What nobody of the group was ever given comes whatever was seen: a reader that met it locked has gone on after it.
 	unread = `
-              and (lease_expire_time <= now() or coalesce(lease_owner, '') = '' and event_sequence > $5)
+              and (lease_expire_time <= now() or lease_owner is null or lease_owner = '' and event_sequence > $5)
             order by event_sequence
             limit $6::bigint
               for no key update skip locked)`
