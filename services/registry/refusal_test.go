@@ -71,16 +71,19 @@ func TestTheLaunchPolicyJudgesWhatAWriteTouches(t *testing.T) {
 	} {
 		n.refused(t, p, what, fault.LaunchPolicy, write)
 	}
-	for what, write := range map[string]func() error{
-		"others are untouched":    func() error { return n.put(t, "new", `{"command":"uvx","args":["tool"]}`) },
-		"an extended list":        func() error { return n.put(t, "py", `{"command":"python","args":["-m","mod"]}`) },
-		"its description changes": func() error { return n.put(t, "sh", `{"command":"sh","args":["-c","x"],"description":"new"}`) },
-		"it stays off":            func() error { return n.put(t, "off", `{"command":"sh","enabled":false,"description":"x"}`) },
-		"http is not judged":      func() error { return n.put(t, "web", `{"url":"https://h.example/other"}`) },
-		"switched off":            func() error { return n.enable(t, "sh", false) },
+	for _, w := range []struct {
+		what  string
+		write func() error
+	}{
+		{"others are untouched", func() error { return n.put(t, "new", `{"command":"uvx","args":["tool"]}`) }},
+		{"an extended list", func() error { return n.put(t, "py", `{"command":"python","args":["-m","mod"]}`) }},
+		{"its description changes", func() error { return n.put(t, "sh", `{"command":"sh","args":["-c","x"],"description":"new"}`) }},
+		{"it stays off", func() error { return n.put(t, "off", `{"command":"sh","enabled":false,"description":"x"}`) }},
+		{"http is not judged", func() error { return n.put(t, "web", `{"url":"https://h.example/other"}`) }},
+		{"switched off", func() error { return n.enable(t, "sh", false) }},
 	} {
-		if err := write(); err != nil {
-			t.Errorf("%s: %v", what, err)
+		if err := w.write(); err != nil {
+			t.Errorf("%s: %v", w.what, err)
 		}
 	}
 	n.refused(t, p, "switched on again", fault.LaunchPolicy, func() error { return n.enable(t, "sh", true) })
